@@ -1,0 +1,243 @@
+"""What the losses share: networks held as plain submodules, read without TensorDict churn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torchrl.objectives import LossModule, ValueEstimators
+from torchrl.objectives.utils import dispatch_value_estimator
+from torchrl.objectives.value import ValueEstimatorBase
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class LeanLoss(LossModule):
+    """A LossModule whose networks are ordinary submodules.
+
+    TorchRL swaps functional parameters into a stateless copy of each network at every call, which
+    costs 20 to 50 % of an update. Here ``loss.actor_network`` *is* the module that was passed in:
+    it is called directly and its parameters are optimised in place. What TorchRL code expects to
+    find still exists: ``<name>_params`` and ``target_<name>_params`` are views (TensorDicts of the
+    very same tensors), so ``SoftUpdate``, ``HardUpdate`` and hand-written code work unchanged.
+
+    Subclasses register networks by plain assignment, and call :meth:`_make_target` for those with
+    a target copy. ``parameters()`` lists the trained networks only.
+    """
+
+    default_value_estimator = ValueEstimators.TD0
+    SUPPORTED_VALUE_ESTIMATORS = (
+        ValueEstimators.TD0,
+        ValueEstimators.TD1,
+        ValueEstimators.TDLambda,
+    )
+    _target_names: tuple[str, ...] = ()
+
+    def __init__(self, reduction: str | None = None) -> None:
+        super().__init__()
+        reduction = "mean" if reduction is None else reduction
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
+        self.reduction = reduction
+        self._in_keys: list[NestedKey] | None = None
+
+    # ---- networks and their targets ------------------------------------------------------
+
+    def _make_target(self, name: str) -> None:
+        """Add ``target_<name>``, a copy of a network that no gradient reaches."""
+        target = deepcopy(getattr(self, name)).requires_grad_(False)
+        setattr(self, f"target_{name}", target)
+        self._target_names = (*self._target_names, name)
+        self._has_update_associated[name] = False
+
+    @property
+    def functional(self) -> bool:
+        """False: the networks hold their own parameters."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_params"):
+            module = self._modules.get(name.removesuffix("_params"))
+            if module is not None:
+                return TensorDict.from_module(module)
+        return super().__getattr__(name)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The submodules, and the target views: TorchRL's updaters look for them here."""
+        yield from super().named_children()
+        for name in self._target_names:
+            yield f"target_{name}_params", getattr(self, f"target_{name}_params")
+
+    def children(self) -> Iterator[nn.Module]:
+        """The submodules alone, so that moves and casts touch each tensor once."""
+        for _, module in super().named_children():
+            yield module
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of the trained networks; the target copies are left out."""
+        hidden = tuple(f"{prefix}{'.' * bool(prefix)}target_{name}." for name in self._target_names)
+        for name, parameter in nn.Module.named_parameters(self, prefix, recurse, remove_duplicate):
+            if not hidden or not name.startswith(hidden):
+                yield name, parameter
+
+    # ---- keys and the value estimator ----------------------------------------------------
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The entries that ``forward`` reads."""
+        if self._in_keys is None:
+            self._set_in_keys()
+        return self._in_keys
+
+    @in_keys.setter
+    def in_keys(self, values: Sequence[NestedKey]) -> None:
+        self._in_keys = list(values)
+
+    def make_value_estimator(
+        self, value_type: ValueEstimators | None = None, **hyperparams: Any
+    ) -> LeanLoss:
+        """Choose how targets are made (TD0 by default, ``gamma=0.99``); returns self."""
+        if value_type is None:
+            value_type = self.default_value_estimator
+        if isinstance(value_type, ValueEstimatorBase) or (
+            isinstance(value_type, type) and issubclass(value_type, ValueEstimatorBase)
+        ):
+            super().make_value_estimator(value_type, **hyperparams)
+        else:
+            # The losses evaluate the next value themselves: an estimator that held the network
+            # would list its parameters twice.
+            hyperparams.setdefault("value_network", None)
+            dispatch_value_estimator(
+                self, value_type, supported=self.SUPPORTED_VALUE_ESTIMATORS, **hyperparams
+            )
+        self._forward_value_estimator_keys()
+        return self
+
+    # ---- reading networks and batches ----------------------------------------------------
+
+    @staticmethod
+    def _value(
+        network: nn.Module, batch: TensorDictBase, key: NestedKey, *, next_step: bool = False
+    ) -> Tensor:
+        """Output ``key`` of a value-like network, its trailing singleton removed."""
+        inputs = network_inputs(network, batch, next_step=next_step)
+        if is_plain(network):
+            out = network.module(*inputs)
+            if isinstance(out, tuple):
+                out = out[network.out_keys.index(key)]
+        else:
+            data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
+            out = network(data).get(key)
+        if out is None or out.shape != (*batch.batch_size, 1):
+            shape = None if out is None else tuple(out.shape)
+            raise ValueError(
+                f"network output {key!r} must have shape {(*batch.batch_size, 1)}, got {shape}"
+            )
+        return out.squeeze(-1)
+
+    @staticmethod
+    def _distribution(actor: nn.Module, batch: TensorDictBase) -> Distribution:
+        """The actor's action distribution on the batch."""
+        if (
+            isinstance(actor, ProbabilisticTensorDictSequential)
+            and len(actor.module) == 2
+            and is_plain(actor.module[0])
+            and isinstance(actor.module[1], ProbabilisticTensorDictModule)
+        ):
+            network, head = actor.module
+            out = network.module(*network_inputs(network, batch))
+            out = out if isinstance(out, tuple) else (out,)
+            # get_dist only looks its parameters up by key, which a dictionary does as well.
+            return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
+        return actor.get_dist(batch.select(*actor.in_keys))
+
+    def _weights(self, batch: TensorDictBase) -> Tensor | None:
+        """Importance weights of prioritized replay, ``(batch,)``, if there are any."""
+        weights = self._maybe_get_priority_weight(batch)
+        return None if weights is None else weights.reshape(batch.batch_size)
+
+
+def network_inputs(
+    network: nn.Module, batch: TensorDictBase, *, next_step: bool = False
+) -> list[Tensor]:
+    """The network's ``in_keys`` from the batch, or from its ``next`` entry."""
+    if next_step:
+        return [
+            read(batch, ("next", key) if isinstance(key, str) else ("next", *key))
+            for key in network.in_keys
+        ]
+    return [read(batch, key) for key in network.in_keys]
+
+
+def read(batch: TensorDictBase, key: NestedKey) -> Tensor:
+    """An entry of the batch, or a KeyError that says what is there."""
+    value = batch.get(key, None)
+    if value is None:
+        raise KeyError(
+            f"the batch has no entry {key!r}; it has {sorted(map(str, batch.keys(True)))}"
+        )
+    return value
+
+
+def is_plain(network: nn.Module) -> bool:
+    """Whether calling ``network.module`` on the inputs is all that the network does."""
+    return (
+        isinstance(network, TensorDictModule)
+        and type(network).forward is TensorDictModule.forward
+        and network._kwargs is None
+        and network.method is None
+        and not network._forward_hooks
+        and not network._forward_pre_hooks
+    )
+
+
+def check_number(name: str, value: float, *, low: float, high: float, closed: bool) -> float:
+    """``value`` if it lies in the interval (``closed`` at its lower end), else a ValueError."""
+    inside = (low <= value if closed else low < value) and value < high
+    if not inside:  # NaN fails every comparison and ends here too
+        bracket = "[" if closed else "("
+        raise ValueError(f"{name} must be in {bracket}{low}, {high}), got {value}")
+    return value
+
+
+def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:
+    """``number`` networks: the given list, or one network and re-initialised copies of it.
+
+    Raises:
+        ValueError: if a list of another length is given, or if a single network has parameters
+            that ``reset_parameters`` does not reach, so that its copies would stay identical.
+    """
+    if isinstance(network, (list, tuple, nn.ModuleList)):
+        if len(network) != number:
+            raise ValueError(f"num_qvalue_nets={number} needs as many networks, got {len(network)}")
+        return nn.ModuleList(network)
+    copies = [network]
+    for _ in range(number - 1):
+        copy = deepcopy(network)
+        for module in copy.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise ValueError(
+                    f"{type(module).__name__} has no reset_parameters(), so its copies would be "
+                    f"identical: pass a list of {number} networks"
+                )
+        copies.append(copy)
+    return nn.ModuleList(copies)
+
+
+def squeeze_last(tensor: Tensor, batch: TensorDictBase) -> Tensor:
+    """``(batch, 1)`` to ``(batch,)``."""
+    return torch.squeeze(tensor, -1) if tensor.ndim > batch.ndim else tensor

@@ -1,0 +1,202 @@
+"""Implicit Q-learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from torch import Tensor
+
+from composerl.losses.common import LeanLoss, check_number, independent_copies, read, squeeze_last
+from composerl.losses.functional import advantage_weighted_loss, distance, expectile_loss
+
+__all__ = ["IQLLoss"]
+
+
+class IQLLoss(LeanLoss):
+    r"""Implicit Q-learning: the maximum over actions by an expectile over the data's actions.
+
+    Paper: Kostrikov, Nair, Levine 2021, https://arxiv.org/abs/2110.06169. With
+    :math:`u = \min_i \bar Q_i(s, a) - V(s)` (target networks :math:`\bar Q`)
+
+    .. math::
+        L_V &= |\tau - 1(u < 0)| \, u^2 \\
+        L_Q &= \textstyle\sum_i (r + \gamma (1 - terminated) V(s') - Q_i(s, a))^2 \\
+        L_\pi &= -\min(e^{\beta u}, w_{max}) \log \pi(a | s)
+
+    No action outside the data is ever evaluated.
+
+    Difference to ``torchrl.objectives.IQLLoss``, whose arguments and keys it keeps: every network
+    is evaluated once per input; priority weights, masks, n-step discounts and critics with inputs
+    of their own reach all three losses; the advantage clamp is an argument; the defaults are the
+    paper's (TorchRL: ``smooth_l1``, temperature 1, expectile 0.5); a single critic passed in is
+    kept and joined by re-initialised copies.
+
+    Args:
+        actor_network: the policy, with ``get_dist``.
+        qvalue_network: one critic or a list of ``num_qvalue_nets`` critics.
+        value_network: V(s).
+
+    Keyword Args:
+        num_qvalue_nets: how many critics; the minimum of their targets is taken.
+        loss_function: distance of the critics to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"``.
+        temperature: beta, *multiplies* the advantage: 0 clones the data, larger values imitate
+            only its best actions. 3 for locomotion, 10 for AntMaze, 0.5 for kitchen and adroit.
+        expectile: tau in (0, 1): 0.5 is the value of the behaviour policy, larger values approach
+            the best action in the data. 0.7, AntMaze 0.9.
+        max_advantage_weight: upper bound of the weight.
+        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads: ``action``, the ``in_keys`` of the networks, ``("next", ...)`` of the value network's,
+    ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")``; if present
+    ``steps_to_next_obs`` (n-step), ``priority_weight`` and ``("collector", "mask")``.
+
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (detached; minus the
+    mean log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the
+    largest squared error of the critics, ``(batch,)``) into the batch for prioritized replay.
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import IQLLoss
+        >>> from composerl.modules import gaussian_actor, twin_q, value
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
+        >>> loss = IQLLoss(gaussian_actor(spaces), twin_q(spaces), value(spaces))
+        >>> batch = TensorDict({
+        ...     "observation": torch.randn(4, 3), "action": torch.rand(4, 1),
+        ...     "next": {"observation": torch.randn(4, 3), "reward": torch.randn(4, 1),
+        ...              "done": torch.zeros(4, 1, dtype=torch.bool),
+        ...              "terminated": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
+        >>> sorted(loss(batch).keys())
+        ['entropy', 'loss_actor', 'loss_qvalue', 'loss_value']
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        value: NestedKey = "state_value"
+        action: NestedKey = "action"
+        log_prob: NestedKey = "_log_prob"
+        priority: NestedKey = "td_error"
+        priority_weight: NestedKey = "priority_weight"
+        state_action_value: NestedKey = "state_action_value"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+    out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        value_network: TensorDictModule,
+        *,
+        num_qvalue_nets: int = 2,
+        loss_function: str = "l2",
+        temperature: float = 3.0,
+        expectile: float = 0.7,
+        max_advantage_weight: float = 100.0,
+        gamma: float | None = None,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        if loss_function not in ("l2", "l1", "smooth_l1"):
+            raise ValueError(
+                f"loss_function must be 'l2', 'l1' or 'smooth_l1', got {loss_function!r}"
+            )
+        check_number("expectile", expectile, low=0, high=1, closed=False)
+        check_number("temperature (beta)", temperature, low=0, high=inf, closed=True)
+        check_number("max_advantage_weight", max_advantage_weight, low=0, high=inf, closed=False)
+        self.actor_network = actor_network
+        self.value_network = value_network
+        self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
+        self._make_target("qvalue_network")
+        self.num_qvalue_nets = num_qvalue_nets
+        self.loss_function = loss_function
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("expectile", torch.tensor(float(expectile)))
+        self.register_buffer("max_advantage_weight", torch.tensor(float(max_advantage_weight)))
+        self.make_value_estimator(**({} if gamma is None else {"gamma": gamma}))
+
+    def _set_in_keys(self) -> None:
+        keys = self.tensor_keys
+        critics = [key for network in self.qvalue_network for key in network.in_keys]
+        values = self.value_network.in_keys
+        self._in_keys = list(
+            dict.fromkeys(
+                [
+                    keys.action,
+                    *(("next", key) for key in (keys.reward, keys.done, keys.terminated)),
+                    *self.actor_network.in_keys,
+                    *critics,
+                    *values,
+                    *(("next", key) if isinstance(key, str) else ("next", *key) for key in values),
+                ]
+            )
+        )
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the three losses on a batch of transitions."""
+        keys = self.tensor_keys
+        with torch.no_grad():
+            target_q = torch.stack(
+                [
+                    self._value(network, tensordict, keys.state_action_value)
+                    for network in self.target_qvalue_network
+                ]
+            )
+            next_value = self._value(self.value_network, tensordict, keys.value, next_step=True)
+            target = self.value_estimator.value_estimate(
+                tensordict, next_value=next_value.unsqueeze(-1)
+            ).squeeze(-1)
+
+        advantage = target_q.amin(0) - self._value(self.value_network, tensordict, keys.value)
+        loss_value = self._value_loss(advantage)
+
+        errors, squared = [], []
+        for network in self.qvalue_network:
+            q = self._value(network, tensordict, keys.state_action_value)
+            errors.append(distance(q, target, self.loss_function))
+            squared.append((q.detach() - target).square())
+        loss_qvalue = torch.stack(errors).sum(0)
+        tensordict.set(keys.priority, torch.stack(squared).amax(0))
+
+        log_prob = self._log_prob(tensordict)
+        loss_actor = advantage_weighted_loss(
+            log_prob, advantage, self.temperature, self.max_advantage_weight
+        )
+        weights = self._weights(tensordict)
+        return TensorDict(
+            {
+                "loss_actor": self._reduce_loss(loss_actor, tensordict, weights=weights),
+                "loss_qvalue": self._reduce_loss(loss_qvalue, tensordict, weights=weights),
+                "loss_value": self._reduce_loss(loss_value, tensordict, weights=weights),
+                "entropy": self._reduce_loss(-log_prob.detach(), tensordict),
+            },
+            tensordict.batch_size if self.reduction == "none" else [],
+        )
+
+    def _value_loss(self, advantage: Tensor) -> Tensor:
+        return expectile_loss(advantage, self.expectile)
+
+    def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
+        action = read(tensordict, self.tensor_keys.action)
+        log_prob = squeeze_last(
+            self._distribution(self.actor_network, tensordict).log_prob(action), tensordict
+        )
+        if log_prob.shape != tensordict.batch_size:
+            raise ValueError(
+                f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "
+                f"log-probability has shape {tuple(log_prob.shape)} instead of the batch's "
+                f"{tuple(tensordict.batch_size)}"
+            )
+        return log_prob

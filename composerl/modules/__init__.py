@@ -1,0 +1,32 @@
+"""Networks as TensorDictModules, made from an environment's specs or from plain sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
+from composerl.modules.critics import twin_q, value
+from composerl.modules.mlp import MLP, Normalize
+from composerl.spaces import Spaces
+
+__all__ = [
+    "MLP",
+    "Actor",
+    "Normalize",
+    "build",
+    "gaussian_actor",
+    "tanh_gaussian_actor",
+    "twin_q",
+    "value",
+]
+
+#: The closed list of networks that a policy file may name.
+_ACTORS = {"gaussian_actor": gaussian_actor, "tanh_gaussian_actor": tanh_gaussian_actor}
+
+
+def build(description: dict[str, Any]) -> Actor:
+    """The network that an actor's ``description`` stands for, with fresh weights."""
+    factory = description.get("factory")
+    if factory not in _ACTORS:
+        raise ValueError(f"unknown network {factory!r}: expected one of {sorted(_ACTORS)}")
+    return _ACTORS[factory](Spaces(**description["spaces"]), **description["arguments"])

@@ -1,0 +1,167 @@
+"""Policies for continuous actions, as TorchRL ``ProbabilisticActor`` modules.
+
+Each factory returns an :class:`Actor`: at home in TorchRL code, able to describe itself as JSON
+(so that a policy needs no pickle) and to act greedily on plain tensors (so that evaluation needs
+no TensorDict).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torchrl.data import Bounded
+from torchrl.envs import EnvBase
+from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
+
+from composerl.modules.mlp import MLP, Normalize, ObsStats
+from composerl.spaces import Spaces
+
+__all__ = ["Actor", "gaussian_actor", "tanh_gaussian_actor"]
+
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class Actor(ProbabilisticActor):
+    """A ``ProbabilisticActor`` that knows its own recipe.
+
+    Attributes:
+        description: ``{"factory": name, "spaces": {...}, "arguments": {...}}``, all JSON;
+            :func:`composerl.modules.build` makes an equal network from it.
+    """
+
+    description: dict[str, Any]
+
+    def greedy(self, observation: Tensor) -> Tensor:
+        """The deterministic action for a batch of observations, ``(batch, action)``."""
+        return self.module[0].module.greedy(observation)
+
+
+class _Head(nn.Module):
+    """Observation -> (loc, scale); subclasses say how loc becomes an action."""
+
+    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
+        super().__init__()
+        self.normalize = Normalize(spaces.obs_shape, normalize) if normalize else None
+        self.trunk = trunk
+        low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
+        self.register_buffer("middle", (high + low) / 2)
+        self.register_buffer("half_range", (high - low) / 2)
+
+    def features(self, observation: Tensor) -> Tensor:
+        return self.trunk(observation if self.normalize is None else self.normalize(observation))
+
+    def squash(self, x: Tensor) -> Tensor:
+        return x.tanh() * self.half_range + self.middle
+
+
+class _GaussianHead(_Head):
+    """Squashed mean, one learned standard deviation per action dimension."""
+
+    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
+        super().__init__(spaces, trunk, normalize)
+        self.log_std = nn.Parameter(torch.zeros(spaces.action_dim))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        loc = self.greedy(observation)
+        scale = self.log_std.clamp(*LOG_STD_RANGE).exp() * self.half_range
+        return loc, scale.expand_as(loc)
+
+    def greedy(self, observation: Tensor) -> Tensor:
+        return self.squash(self.features(observation))
+
+
+class _TanhGaussianHead(_Head):
+    """Mean and standard deviation of the Gaussian before the tanh."""
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        loc, log_std = self.features(observation).chunk(2, -1)
+        return loc, log_std.clamp(*LOG_STD_RANGE).exp()
+
+    def greedy(self, observation: Tensor) -> Tensor:
+        return self.squash(self.features(observation).chunk(2, -1)[0])
+
+
+def gaussian_actor(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (256, 256),
+    *,
+    activation: str = "relu",
+    layer_norm: bool = False,
+    init: str = "default",
+    normalize: ObsStats = False,
+) -> Actor:
+    """A Gaussian whose mean is squashed into the action box; the policy of IQL and XQL.
+
+    The standard deviation does not depend on the state; its logarithm (in units of half the
+    action range) starts at 0 and is clipped to [-5, 2]. Samples may leave the box, the mean,
+    which evaluation uses, cannot.
+
+    Args:
+        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        hidden: widths of the hidden layers.
+        activation: see :class:`~composerl.modules.MLP`.
+        layer_norm: see :class:`~composerl.modules.MLP`.
+        init: see :class:`~composerl.modules.MLP`.
+        normalize: mean and standard deviation of the observations, to be part of the network.
+    """
+    spaces = Spaces.of(env).require_box("gaussian_actor")
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    return _actor(
+        _GaussianHead(spaces, trunk, normalize),
+        spaces,
+        {"distribution_class": IndependentNormal, "distribution_kwargs": {"validate_args": False}},
+        factory="gaussian_actor",
+        arguments={"hidden": list(hidden), "activation": activation, "layer_norm": layer_norm,
+                   "init": init, "normalize": bool(normalize)},
+    )  # fmt: skip
+
+
+def tanh_gaussian_actor(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (256, 256),
+    *,
+    activation: str = "relu",
+    layer_norm: bool = False,
+    init: str = "default",
+    normalize: ObsStats = False,
+) -> Actor:
+    """A Gaussian squashed by tanh into the action box; the policy of SAC and CQL.
+
+    Mean and log standard deviation (clipped to [-5, 2]) both depend on the state. Arguments as
+    in :func:`gaussian_actor`.
+    """
+    spaces = Spaces.of(env).require_box("tanh_gaussian_actor")
+    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    box = {"low": torch.tensor(spaces.low), "high": torch.tensor(spaces.high), "tanh_loc": False}
+    return _actor(
+        _TanhGaussianHead(spaces, trunk, normalize),
+        spaces,
+        {"distribution_class": TanhNormal, "distribution_kwargs": box},
+        factory="tanh_gaussian_actor",
+        arguments={"hidden": list(hidden), "activation": activation, "layer_norm": layer_norm,
+                   "init": init, "normalize": bool(normalize)},
+    )  # fmt: skip
+
+
+def _actor(
+    head: nn.Module,
+    spaces: Spaces,
+    distribution: dict[str, Any],
+    *,
+    factory: str,
+    arguments: dict[str, Any],
+) -> Actor:
+    actor = Actor(
+        module=TensorDictModule(head, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        spec=Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high)),
+        **distribution,
+    )
+    actor.description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
+    return actor
