@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -163,10 +164,13 @@ class LeanLoss(LossModule):
             return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
         return actor.get_dist(batch.select(*actor.in_keys))
 
-    def _weights(self, batch: TensorDictBase) -> Tensor | None:
-        """Importance weights of prioritized replay, ``(batch,)``, if there are any."""
+    def _reducer(self, batch: TensorDictBase) -> Callable[[Tensor], Tensor]:
+        """``_reduce_loss`` with the batch's masks and priority weights, looked up once."""
         weights = self._maybe_get_priority_weight(batch)
-        return None if weights is None else weights.reshape(batch.batch_size)
+        if weights is not None:
+            weights = weights.reshape(batch.batch_size)
+        masked = any(batch.get(key, None) is not None for key in self._loss_mask_keys())
+        return partial(self._reduce_loss, tensordict=batch if masked else None, weights=weights)
 
 
 def network_inputs(

@@ -162,25 +162,26 @@ class IQLLoss(LeanLoss):
         advantage = target_q.amin(0) - self._value(self.value_network, tensordict, keys.value)
         loss_value = self._value_loss(advantage)
 
-        errors, squared = [], []
-        for network in self.qvalue_network:
-            q = self._value(network, tensordict, keys.state_action_value)
-            errors.append(distance(q, target, self.loss_function))
-            squared.append((q.detach() - target).square())
-        loss_qvalue = torch.stack(errors).sum(0)
-        tensordict.set(keys.priority, torch.stack(squared).amax(0))
+        q = torch.stack(
+            [
+                self._value(network, tensordict, keys.state_action_value)
+                for network in self.qvalue_network
+            ]
+        )
+        loss_qvalue = distance(q, target.expand_as(q), self.loss_function).sum(0)
+        tensordict.set(keys.priority, (q.detach() - target).square_().amax(0))
 
         log_prob = self._log_prob(tensordict)
         loss_actor = advantage_weighted_loss(
             log_prob, advantage, self.temperature, self.max_advantage_weight
         )
-        weights = self._weights(tensordict)
+        reduce = self._reducer(tensordict)
         return TensorDict(
             {
-                "loss_actor": self._reduce_loss(loss_actor, tensordict, weights=weights),
-                "loss_qvalue": self._reduce_loss(loss_qvalue, tensordict, weights=weights),
-                "loss_value": self._reduce_loss(loss_value, tensordict, weights=weights),
-                "entropy": self._reduce_loss(-log_prob.detach(), tensordict),
+                "loss_actor": reduce(loss_actor),
+                "loss_qvalue": reduce(loss_qvalue),
+                "loss_value": reduce(loss_value),
+                "entropy": reduce(-log_prob.detach()),
             },
             tensordict.batch_size if self.reduction == "none" else [],
         )

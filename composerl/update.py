@@ -1,0 +1,237 @@
+"""Update: a loss, its optimizer, its targets and its learning rates, stepped together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import TargetNetUpdater
+
+from composerl.graph import GraphStep, clip_factor, total
+
+__all__ = ["Update", "cosine", "linear"]
+
+#: Number of updates done so far -> factor of the learning rate.
+Schedule = Callable[[int], float]
+
+
+def cosine(updates: int) -> Schedule:
+    """Half a cosine from 1 to 0 over so many updates, 0 afterwards."""
+    return lambda n: 0.5 * (1 + math.cos(math.pi * min(n / updates, 1.0)))
+
+
+def linear(updates: int, final: float = 0.0) -> Schedule:
+    """A straight line from 1 to ``final`` over so many updates."""
+    return lambda n: 1 + (final - 1) * min(n / updates, 1.0)
+
+
+class Update:
+    """One training step: loss, backward, optimizer, target networks.
+
+    ``Update(loss)`` alone is a working default: one fused Adam over all of the loss's parameters
+    and a soft target update where the loss has targets. Works with any TorchRL LossModule.
+
+    Args:
+        loss: the loss; every output whose name starts with ``loss_`` is minimised.
+        lr: learning rate of the Adam made here, or one per network, by the name under which the
+            loss holds it: ``{"actor_network": 1e-4, "default": 3e-4}``.
+
+    Keyword Args:
+        optimizer: one or several optimizers over the loss's parameters, instead of Adam.
+        schedule: factor of the learning rate as a function of the updates done (:func:`cosine`,
+            :func:`linear`), for all networks or by name.
+        tau: share of the online network that enters the target at each update.
+        target: ``"soft"`` for that, a TorchRL updater, or None for no target update.
+        max_grad_norm: gradients are scaled down to this global norm.
+        compile: run the whole update as one compiled graph; the same numbers to rounding. Adam
+            and AdamW are part of the graph, other optimizers step right after it.
+
+    Calling it with a batch returns a TensorDict of detached scalars: the loss's outputs,
+    ``grad_norm`` (before clipping) and ``lr`` (``lr_<name>`` for each name in ``lr`` and
+    ``schedule``).
+    """
+
+    def __init__(
+        self,
+        loss: LossModule,
+        lr: float | Mapping[str, float] = 3e-4,
+        *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        schedule: Schedule | Mapping[str, Schedule] | None = None,
+        tau: float = 0.005,
+        target: str | TargetNetUpdater | None = "soft",
+        max_grad_norm: float | None = None,
+        compile: bool = False,
+    ) -> None:
+        if not 0 < tau <= 1:
+            raise ValueError(f"tau must be in (0, 1], got {tau}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
+        if getattr(loss, "reduction", "mean") == "none":
+            raise ValueError("Update needs a loss with reduction 'mean' or 'sum', got 'none'")
+        self.loss = loss
+        self.updates = 0
+        self.max_grad_norm = max_grad_norm
+        self._parameters = [p for p in loss.parameters() if p.requires_grad]
+        if optimizer is None:
+            groups = _groups(loss, lr, schedule)
+            self.optimizers: list[Optimizer] = [Adam(groups, fused=True)]
+        else:
+            self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else [*optimizer]
+            if isinstance(schedule, Mapping):
+                raise ValueError("schedules by name need the default optimizer; pass one function")
+            _check_ownership(loss, self.optimizers)
+        self._schedules = [
+            (group, group["lr"], schedule.get(group.get("name")) if isinstance(schedule, Mapping)
+             else schedule)
+            for opt in self.optimizers for group in opt.param_groups
+        ]  # fmt: skip
+        self._scheduled = schedule is not None
+        self._set_rates()
+        self._updater = target if isinstance(target, TargetNetUpdater) else None
+        soft, copied = _target_pairs(loss) if target == "soft" else ([], [])
+        self._soft = [list(tensors) for tensors in zip(*soft, strict=True)]
+        self._copied = copied
+        self._tau = tau
+        self._graph: GraphStep | None = None
+        if compile:
+            self._graph = GraphStep(
+                loss, self._parameters, self.optimizers, max_grad_norm, self._move_targets
+            )
+
+    def __call__(self, batch: TensorDictBase) -> TensorDict:
+        """Update on a batch; returns detached metrics."""
+        if self._graph is not None:
+            metrics = self._graph(batch, self.updates)
+        else:
+            metrics = self._eager_step(batch)
+        if self._updater is not None:
+            self._updater.step()
+        metrics.update(self._rates)
+        self.updates += 1
+        if self._scheduled:
+            self._set_rates()
+        return TensorDict(metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly: loss and targets, optimizers, count."""
+        if self._graph is not None:
+            self._graph.write_steps(self.updates)
+        return {
+            "updates": self.updates,
+            "loss": dict(self.loss.state_dict()),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "target": self._updater.state_dict() if self._updater is not None else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned, from an eager or a compiled Update alike."""
+        self.updates = state["updates"]
+        self.loss.load_state_dict(state["loss"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        # load_state_dict replaces the groups by new dictionaries.
+        groups = [group for opt in self.optimizers for group in opt.param_groups]
+        self._schedules = [
+            (group, base, schedule)
+            for group, (_, base, schedule) in zip(groups, self._schedules, strict=True)
+        ]
+        if self._updater is not None:
+            self._updater.load_state_dict(state["target"])
+        if self._graph is not None:
+            self._graph.rebind()
+        self._set_rates()
+
+    # ---- the parts of a step -------------------------------------------------------------
+
+    def _eager_step(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        out = self.loss(batch)
+        total(out).backward()
+        grads = [p.grad for p in self._parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(grads)
+        if self.max_grad_norm is not None:
+            torch._foreach_mul_(grads, clip_factor(norm, self.max_grad_norm))
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self._move_targets()
+        metrics = {key: value.detach() for key, value in out.items()}
+        metrics["grad_norm"] = norm
+        return metrics
+
+    @torch.no_grad()
+    def _move_targets(self) -> None:
+        if self._soft:
+            torch._foreach_lerp_(*self._soft, self._tau)
+        for target, source in self._copied:
+            target.copy_(source)
+
+    def _set_rates(self) -> None:
+        self._rates: dict[str, Tensor] = {}
+        for group, base, schedule in self._schedules:
+            group["lr"] = base if schedule is None else base * schedule(self.updates)
+            name = group.get("name", "default")
+            key = "lr" if name == "default" else f"lr_{name}"
+            if key not in self._rates:
+                self._rates[key] = torch.tensor(group["lr"])
+
+
+def _groups(
+    loss: LossModule,
+    lr: float | Mapping[str, float],
+    schedule: Schedule | Mapping[str, Schedule] | None,
+) -> list[dict[str, Any]]:
+    """Parameter groups, each parameter under the longest of the names it starts with."""
+    rates = dict(lr) if isinstance(lr, Mapping) else {"default": lr}
+    names = {*rates, *(schedule if isinstance(schedule, Mapping) else ())} - {"default"}
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in [*sorted(names), "default"]}
+    for parameter_name, parameter in loss.named_parameters():
+        if parameter.requires_grad:
+            found = [name for name in names if parameter_name.startswith(name)]
+            groups[max(found, key=len) if found else "default"].append(parameter)
+    for name in names:
+        if not groups[name]:
+            known = sorted({name.split(".")[0] for name, _ in loss.named_parameters()})
+            raise ValueError(f"no parameter of the loss is under {name!r}; its networks: {known}")
+    if groups["default"] and "default" not in rates:
+        raise ValueError(f"lr names {sorted(rates)} leave parameters out: add a 'default' rate")
+    for name, rate in rates.items():
+        if not rate >= 0 or not math.isfinite(rate):
+            raise ValueError(f"lr must be a number >= 0, got {rate} for {name!r}")
+    return [
+        {"params": params, "lr": rates.get(name, rates.get("default")), "name": name}
+        for name, params in groups.items()
+        if params
+    ]
+
+
+def _check_ownership(loss: LossModule, optimizers: Sequence[Optimizer]) -> None:
+    owned = [p for opt in optimizers for group in opt.param_groups for p in group["params"]]
+    if len({id(p) for p in owned}) != len(owned):
+        raise ValueError("a parameter is in more than one optimizer or group")
+    for name, parameter in loss.named_parameters():
+        if parameter.requires_grad and not any(parameter is p for p in owned):
+            raise ValueError(f"no optimizer has the loss's parameter {name!r}")
+
+
+def _target_pairs(
+    loss: LossModule,
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """(target, source) tensors: those to average (trained) and those to copy (buffers)."""
+    soft, copied = [], []
+    for name, _ in loss.named_children():
+        if not (name.startswith("target_") and name.endswith("_params")):
+            continue
+        loss._has_update_associated[name[len("target_") : -len("_params")]] = True
+        target, source = getattr(loss, name), getattr(loss, name.removeprefix("target_"))
+        for key, value in target.items(True, True):
+            trained = source.get(key)
+            pair = value.data, trained.data
+            (soft if trained.requires_grad else copied).append(pair)
+    return soft, copied
