@@ -1,0 +1,145 @@
+"""Files that hold training state: one safetensors file each, written atomically, never pickled.
+
+A *tree* is anything made of dicts, lists, tuples, numbers, strings, None and tensors. Its tensors
+are the file's tensors, the rest is JSON in the file's header, so that reading one back can do
+nothing but make plain values. One file means that ``os.replace`` swaps old for new in one step:
+a crash at any point leaves the previous checkpoint whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+__all__ = ["checkpoint_path", "checkpoints", "load_tree", "restore_rng", "rng_state", "save_tree"]
+
+FORMAT = 1
+
+
+def save_tree(path: Path, kind: str, tree: Any) -> None:
+    """Write a tree so that ``path`` holds either all of it or what it held before."""
+    tensors: dict[str, Tensor] = {}
+    body = _encode(tree, tensors, {})
+    header = {"composerl": json.dumps({"kind": kind, "format": FORMAT, "tree": body})}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(tensors, temporary, metadata=header)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def load_tree(path: Path, kind: str, device: str = "cpu") -> Any:
+    """Read a tree back; a file that is damaged or of another kind is refused in one sentence."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            header = json.loads((file.metadata() or {}).get("composerl", "null"))
+            if not isinstance(header, dict) or "tree" not in header:
+                raise ValueError(f"{path} was not written by composerl")
+            if header["format"] > FORMAT:
+                raise ValueError(
+                    f"{path} has format {header['format']}, this version of composerl reads "
+                    f"up to {FORMAT}: update composerl"
+                )
+            if header["kind"] != kind:
+                raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
+            return _decode(header["tree"], file)
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The resume points of a run, newest first."""
+    return sorted((run / "checkpoints").glob("step-*.safetensors"), reverse=True)
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where the resume point of a step belongs; names sort by step."""
+    return run / "checkpoints" / f"step-{step:012d}.safetensors"
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in a directory survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of Python's, numpy's and torch's global generators."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(keys.copy()), position, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Set the global generators to what :func:`rng_state` returned."""
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy(), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
+
+
+def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str]) -> Any:
+    """JSON for a node; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``."""
+    if isinstance(node, Tensor):
+        tensor = node.detach()
+        # A network is in the loss and in the policy: store its tensors once.
+        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() == 0 or identity not in seen:
+            seen[identity] = name = f"t{len(tensors)}"
+            # safetensors refuses a view into a larger storage.
+            whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+            tensors[name] = tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
+        return {"!tensor": seen[identity]}
+    if isinstance(node, dict):
+        items = [[_encode(k, tensors, seen), _encode(v, tensors, seen)] for k, v in node.items()]
+        return {"!dict": items}
+    if isinstance(node, tuple):
+        return {"!tuple": [_encode(item, tensors, seen) for item in node]}
+    if isinstance(node, list):
+        return [_encode(item, tensors, seen) for item in node]
+    if isinstance(node, np.generic):
+        return node.item()
+    if node is None or isinstance(node, (bool, int, float, str)):
+        return node
+    raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
+
+
+def _decode(node: Any, file: Any) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, file) for item in node]
+    if isinstance(node, dict):
+        tag, value = next(iter(node.items()), ("", None))
+        if tag == "!tensor":
+            return file.get_tensor(value)
+        if tag == "!tuple":
+            return tuple(_decode(item, file) for item in value)
+        if tag == "!dict":
+            return {_decode(k, file): _decode(v, file) for k, v in value}
+        raise KeyError(f"unknown tag {tag!r}")
+    return node

@@ -1,0 +1,204 @@
+"""Configuration and command line of a recipe. Imports neither torch nor wandb, on purpose."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+__all__ = ["RunConfig", "cli", "config_from_yaml", "config_to_dict", "parse"]
+
+C = TypeVar("C", bound="RunConfig")
+
+#: What says where and how to run, and is not part of the written config.
+PLACE = ("config", "out", "resume")
+#: What may change when a run is resumed: it does not alter the training itself.
+BOOKKEEPING = (
+    *PLACE, "steps", "device", "threads", "log_every", "eval_every", "eval_episodes",
+    "save_every", "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts", "tensorboard",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What every recipe can be told; a recipe's own ``Config`` adds its hyperparameters."""
+
+    env: str
+    """Gymnasium id of the environment."""
+    seed: int = 0
+    """Seed of everything random: weights, batches, environments."""
+    steps: int
+    """Length of the run: gradient steps offline, environment steps online."""
+    out: Path | None = None
+    """Run directory. Default: runs/<recipe>/<time>-seed<seed>."""
+    resume: bool = False
+    """Go on with the run in --out, with the configuration found there."""
+    config: Path | None = None
+    """YAML file with values for these flags (a run's config.yaml is one); flags override it."""
+    device: str = "cpu"
+    """Torch device to train on."""
+    threads: int = 1
+    """Torch threads; small networks are fastest with one."""
+    compile: bool = False
+    """Compile the update: faster steps after about half a minute of compilation."""
+    log_every: int = 100
+    """Steps between rows of training metrics."""
+    eval_every: int = 1000
+    """Steps between evaluations."""
+    eval_episodes: int = 20
+    """Episodes of an evaluation."""
+    save_every: int = 1000
+    """Steps between checkpoints."""
+    stop_at: float | None = None
+    """Stop early when an evaluation's mean return reaches this."""
+    patience: int | None = None
+    """Stop early after so many evaluations without a new best."""
+    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """Weights & Biases; auto is online when a key is configured, offline otherwise."""
+    wandb_project: str = "composerl"
+    """Project in Weights & Biases."""
+    wandb_artifacts: bool = False
+    """Also store checkpoints and the final policy as artifacts in Weights & Biases."""
+    tensorboard: bool = False
+    """Also write TensorBoard files into the run directory."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in fields(self):
+            value = _coerce(field.name, getattr(self, field.name), hints[field.name])
+            object.__setattr__(self, field.name, value)
+        positive = ("steps", "threads", "log_every", "eval_every", "eval_episodes", "save_every",
+                    "patience")  # fmt: skip
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+
+
+def parse(config_class: type[C], argv: Sequence[str] | None = None) -> C:
+    """The configuration from the command line, on top of ``--config`` or the run to resume."""
+    import tyro
+
+    argv = list(sys.argv[1:] if argv is None else argv)
+    source = _option(argv, "--config")
+    out = _option(argv, "--out")
+    if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
+        source = str(Path(out) / "config.yaml")
+    default = None if source is None else config_from_yaml(config_class, source)
+    return tyro.cli(
+        config_class,
+        args=argv,
+        default=default,
+        description=sys.modules[config_class.__module__].__doc__,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+    )
+
+
+def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:
+    """Parse the command line and call ``main``; a user's mistake ends in one sentence.
+
+    Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
+    """
+    try:
+        main(parse(config_class, argv))
+    except KeyboardInterrupt as stop:
+        sys.exit(f"{stop}".strip() or 130)
+    except Exception as error:
+        if os.environ.get("COMPOSERL_TRACEBACK") or not _meant_for_users(error):
+            raise
+        sys.stderr.write(f"error: {_sentence(error)}\n")
+        sys.exit(2)
+
+
+def config_to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values, without those that only say where to run; what config.yaml holds."""
+    values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in PLACE}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def config_from_yaml(config_class: type[C], path: str | Path) -> C:
+    """A configuration from a YAML file; unknown keys and values of a wrong kind are refused."""
+    import yaml
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"--config {path}: there is no such file")
+    try:
+        values = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
+    known = {f.name for f in fields(config_class)} - set(PLACE)
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{path}: unknown key {key!r}{_suggest(str(key), known)}")
+    try:
+        return config_class(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _suggest(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(known))}"
+
+
+def _option(argv: Sequence[str], flag: str) -> str | None:
+    for i, word in enumerate(argv):
+        if word == flag and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _coerce(name: str, value: Any, kind: Any) -> Any:
+    """``value`` as ``kind`` where that loses nothing: YAML reads 1e-4 as text and has no tuples."""
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in choices:
+            return None
+        return _coerce(name, value, next(c for c in choices if c is not type(None)))
+    if origin is Literal:
+        if value in choices:
+            return value
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_coerce(name, item, choices[0]) for item in value)
+    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{name} must be a number, got {value!r}") from None
+    if kind is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    # bool is a subclass of int, but True is no number of steps.
+    if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def _meant_for_users(error: Exception) -> bool:
+    """Whether composerl itself raised the error, with a sentence; a bug keeps its traceback."""
+    if isinstance(error, OSError):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return isinstance(error, (ValueError, RuntimeError, KeyError)) and module.startswith(
+        "composerl"
+    )
+
+
+def _sentence(error: Exception) -> str:
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

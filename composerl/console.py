@@ -1,0 +1,73 @@
+"""What a person sees of a run: a progress bar while it trains, a table when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["ProgressBar", "say", "summary_table"]
+
+_console = Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """A line for the person, on stderr, above a running progress bar."""
+    _console.print(message, markup=False, soft_wrap=True)
+
+
+class ProgressBar:
+    """Steps, rate, time left and the latest return; draws nothing unless stderr is a terminal."""
+
+    def __init__(self, title: str, total: int, start: int) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=_console,
+            disable=not _console.is_terminal,
+        )
+        self._start = start
+        self._task = self._progress.add_task(title, total=total, completed=start, note="")
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, step: int, note: str) -> None:
+        """Show that ``step`` steps are done."""
+        if not self._progress.disable:
+            self._progress.update(self._task, completed=step, note=note)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Any) -> Text:
+        """Steps per second."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
+
+
+def summary_table(title: str, rows: Mapping[str, Any]) -> None:
+    """Print the end of a run: what came out and where it is."""
+    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(key, str(value))
+    Console(highlight=False).print(table)

@@ -1,0 +1,40 @@
+"""Datasets for offline learning: read, checked or generated, then held as a replay buffer.
+
+``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
+``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
+environment), ``validate`` (against an environment's spaces) and ``OfflineBuffer``. Only the
+buffer needs torch, which is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from composerl.data.behaviours import BEHAVIOURS
+from composerl.data.dataset import Dataset, validate
+from composerl.data.formats import read_dataset
+from composerl.data.generate import generate
+
+if TYPE_CHECKING:
+    from composerl.data.buffer import OfflineBuffer, load_dataset
+
+__all__ = [
+    "BEHAVIOURS",
+    "Dataset",
+    "OfflineBuffer",
+    "generate",
+    "load_dataset",
+    "read_dataset",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("OfflineBuffer", "load_dataset"):
+        raise AttributeError(f"module 'composerl.data' has no attribute {name!r}")
+    return getattr(import_module("composerl.data.buffer"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

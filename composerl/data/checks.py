@@ -1,0 +1,68 @@
+"""Checks of raw arrays, with messages that name the source, the key and the row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+KEYS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+
+
+def clean(array: np.ndarray, key: str, source: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """The array in the type and shape a ``Dataset`` holds, or an error; flags are copies."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{source}: {key} has type {array.dtype}, expected plain numbers (object arrays are "
+            "never unpickled)"
+        )
+    if array.ndim == 0:
+        raise ValueError(f"{source}: {key} is a single number, expected one row per step")
+    if not len(array):
+        raise ValueError(f"{source}: {key} is empty, expected at least one row")
+    if key in ("rewards", "terminals", "timeouts") and array.ndim > 1:
+        if array.size != len(array):
+            raise ValueError(f"{source}: {key} has shape {array.shape}, expected one per row")
+        array = array.reshape(len(array))
+    if key in ("terminals", "timeouts"):
+        refuse((array != 0) & (array != 1), array, key, "expected 0 or 1", source, rows)
+        return array.astype(bool)
+    if key == "actions" and array.dtype.kind in "biu":
+        column = array.ndim == 2 and array.shape[1] == 1
+        return (array[:, 0] if column else array).astype(np.int64, copy=False)
+    if key == "actions" and array.ndim == 1:
+        array = array[:, None]
+    if key in ("observations", "next_observations") and array.dtype == np.uint8:
+        return array
+    with np.errstate(over="ignore"):  # what overflows float32 is refused as inf just below
+        single = array.astype(np.float32, copy=False)
+    refuse(~np.isfinite(single), array, key, "expected finite numbers", source, rows)
+    return single
+
+
+def check_lengths(arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Refuse arrays that have not one row per step each."""
+    expected = len(arrays["observations"])
+    for key, array in arrays.items():
+        if len(array) != expected:
+            raise ValueError(
+                f"{source}: {key} has {len(array)} rows, but observations has {expected}"
+            )
+
+
+def refuse(
+    wrong: np.ndarray,
+    array: np.ndarray,
+    key: str,
+    expected: str,
+    source: str,
+    rows: np.ndarray | None = None,
+) -> None:
+    """Raise on the first wrong entry, with its row as the source counts it."""
+    if not wrong.any():
+        return
+    at = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    row = int(at[0]) if rows is None else int(rows[at[0]])
+    place = f" at {tuple(int(i) for i in at[1:])}" if len(at) > 1 else ""
+    raise ValueError(f"{source}: row {row} of {key} is {array[at]}{place}, {expected}")

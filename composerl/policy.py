@@ -1,0 +1,159 @@
+"""Policy: what a run leaves behind, usable from its file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from composerl.checkpoint import checkpoints, load_tree, save_tree
+from composerl.evaluation import Evaluation, Evaluator
+from composerl.modules import build
+from composerl.spaces import Spaces
+
+__all__ = ["Policy", "load"]
+
+
+class Policy:
+    """A trained policy: predicts deterministic actions, evaluates itself.
+
+    Args:
+        actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
+            ``observation`` and writes ``action``.
+        env: gymnasium id (or factory) of the environment it was trained on.
+        spaces: its spaces; read from the environment when not given.
+    """
+
+    def __init__(self, actor: nn.Module, env: Any, spaces: Spaces | None = None) -> None:
+        self.actor = actor
+        self.env = env
+        self.spaces = Spaces.of(env) if spaces is None else spaces
+        self._evaluator: Evaluator | None = None
+
+    def predict(self, observation: Any) -> np.ndarray:
+        """Deterministic actions for one observation or a batch of them, numpy or torch.
+
+        Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
+        actions are discrete.
+        """
+        obs, single = self._check(observation)
+        with torch.no_grad():
+            action = self.act(obs).cpu().numpy()
+        return action[0] if single else action
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
+        return greedy(self.actor, observation.to(self._device))
+
+    @property
+    def _device(self) -> torch.device:
+        return next((p.device for p in self.actor.parameters()), torch.device("cpu"))
+
+    def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
+        """Play seeded episodes in the policy's own environment."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.env)
+        training = self.actor.training
+        self.actor.eval()
+        try:
+            return self._evaluator(self.act, episodes, seed)
+        finally:
+            self.actor.train(training)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy to one file (safetensors, no pickle); :func:`load` reads it."""
+        save_tree(Path(path), "policy", self.to_tree())
+        return Path(path)
+
+    def to_tree(self) -> dict[str, Any]:
+        """What a policy file holds."""
+        return {
+            "env": self.env if isinstance(self.env, str) else None,
+            "spaces": self.spaces.to_json(),
+            "description": getattr(self.actor, "description", None),
+            "class": type(self.actor).__name__,
+            "state": dict(self.actor.state_dict()),
+        }
+
+    def _check(self, observation: Any) -> tuple[Tensor, bool]:
+        shape = self.spaces.obs_shape
+        array = observation if isinstance(observation, Tensor) else np.asarray(observation)
+        numeric = (
+            not (array.dtype == torch.bool or array.is_complex())
+            if isinstance(array, Tensor)
+            else array.dtype.kind in "iuf"
+        )
+        if not numeric:
+            raise TypeError(f"observation must be numbers, got dtype {array.dtype}")
+        single = tuple(array.shape) == shape
+        if not single and tuple(array.shape[1:]) != shape:
+            raise ValueError(
+                f"observation has shape {tuple(array.shape)}, expected {shape} or (batch, "
+                f"{', '.join(map(str, shape))})"
+            )
+        dtype = getattr(torch, self.spaces.obs_dtype)
+        if dtype == torch.uint8 and array.dtype not in (torch.uint8, np.uint8):
+            raise TypeError(f"observation must be uint8 pixels, got dtype {array.dtype}")
+        obs = torch.as_tensor(array).to(dtype=dtype)
+        return (obs.unsqueeze(0) if single else obs), single
+
+
+def greedy(actor: nn.Module, observation: Tensor) -> Tensor:
+    """The actor's deterministic action for a batch of observations."""
+    if hasattr(actor, "greedy"):
+        return actor.greedy(observation)
+    data = TensorDict({"observation": observation}, [observation.shape[0]])
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        return actor(data).get("action")
+
+
+def load(path: str | Path, *, which: str = "final", actor: nn.Module | None = None) -> Policy:
+    """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
+
+    Args:
+        path: a run directory, or a policy or checkpoint file in it.
+        which: ``final`` (of an unfinished run: its newest checkpoint) or ``best`` (the best
+            evaluated one), for a run directory.
+        actor: for a policy made of your own modules, the module to load its weights into.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = _find(file, which)
+    is_checkpoint = file.parent.name == "checkpoints" and file.name.startswith("step-")
+    tree = load_tree(file, "checkpoint" if is_checkpoint else "policy")
+    tree = tree["policy"] if is_checkpoint else tree
+    if tree is None:
+        raise ValueError(f"{file} holds no policy: the run had not evaluated one yet")
+    if actor is None:
+        if tree["description"] is None:
+            raise ValueError(
+                f"{file} holds a policy of your own class {tree['class']}: pass the module to "
+                f"load its weights into, load({str(path)!r}, actor=my_module)"
+            )
+        actor = build(tree["description"])
+    try:
+        actor.load_state_dict(tree["state"])
+    except RuntimeError as error:
+        raise ValueError(
+            f"{file} does not fit the network: {' '.join(str(error).split())}"
+        ) from error
+    return Policy(actor.eval(), tree["env"], Spaces(**tree["spaces"]))
+
+
+def _find(run: Path, which: str) -> Path:
+    if which not in ("final", "best"):
+        raise ValueError(f"which must be 'final' or 'best', got {which!r}")
+    if which == "best":
+        return run / "checkpoints" / "best.safetensors"
+    files = [run / "policy.safetensors", *checkpoints(run)]
+    for file in files:
+        if file.is_file():
+            return file
+    raise FileNotFoundError(
+        f"{run} holds no policy: it has neither policy.safetensors nor checkpoints"
+    )

@@ -1,0 +1,95 @@
+"""IQL, implicit Q-learning (Kostrikov et al. 2021): offline, continuous actions.
+
+Learns from a fixed dataset without ever evaluating an action outside of it: V is an upper
+expectile of Q over the data's actions, the policy imitates those that do better than V.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from composerl.config import RunConfig, cli
+
+if TYPE_CHECKING:
+    from composerl import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "Pendulum-v1"
+    steps: int = 5000
+    dataset: str = "mixed"
+    """Behaviour to generate (random, scripted, mixed) or a file: npz, D4RL HDF5, Minari."""
+    dataset_size: int = 40_000
+    """Transitions of a generated dataset."""
+    dataset_seed: int = 0
+    """Seed of a generated dataset."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this."""
+    reward_shift: float = 0.0
+    """Then this is added."""
+    normalize: bool = False
+    """Standardise observations; the statistics become part of the policy."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    lr: float = 3e-4
+    """Learning rate; the actor's decays to 0 over the run, by a cosine."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    gamma: float = 0.99
+    """Discount."""
+    tau: float = 0.005
+    """Share of the critics that enters their targets at each step."""
+    expectile: float = 0.7
+    """Between 0.5 (value of the behaviour) and 1 (value of its best action)."""
+    beta: float = 3.0
+    """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
+    max_grad_norm: float | None = None
+    """Clip gradients to this global norm."""
+
+
+def main(cfg: Config) -> Policy:
+    from composerl import Run, Update
+    from composerl.data import load_dataset
+    from composerl.losses import IQLLoss
+    from composerl.modules import gaussian_actor, twin_q, value
+    from composerl.spaces import Spaces
+    from composerl.update import cosine
+
+    run = Run(cfg)
+    spaces = Spaces.of(cfg.env).require_box("IQL")
+    buffer = load_dataset(
+        cfg.dataset, cfg.env, batch_size=cfg.batch_size,
+        size=cfg.dataset_size, seed=cfg.dataset_seed,
+        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift,
+    )  # fmt: skip
+
+    stats = buffer.stats if cfg.normalize else False
+    actor = gaussian_actor(spaces, cfg.hidden, normalize=stats)
+    loss = IQLLoss(
+        actor,
+        twin_q(spaces, cfg.hidden, normalize=stats),
+        value(spaces, cfg.hidden, normalize=stats),
+        expectile=cfg.expectile,
+        temperature=cfg.beta,
+        gamma=cfg.gamma,
+    ).to(cfg.device)
+    update = Update(
+        loss,
+        lr=cfg.lr,
+        schedule={"actor_network": cosine(cfg.steps)},
+        tau=cfg.tau,
+        max_grad_norm=cfg.max_grad_norm,
+        compile=cfg.compile,
+    )
+
+    run.track(update=update, buffer=buffer)
+    for _ in run.steps(cfg.steps):
+        run.log(update(buffer.sample()))
+        run.evaluate(actor)
+    return run.finish(actor)
+
+
+if __name__ == "__main__":
+    cli(Config, main)
