@@ -87,7 +87,7 @@ def parse(config_class: type[C], argv: Sequence[str] | None = None) -> C:
     """The configuration from the command line, on top of ``--config`` or the run to resume."""
     import tyro
 
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = _known_flags(config_class, sys.argv[1:] if argv is None else argv)
     source = _option(argv, "--config")
     out = _option(argv, "--out")
     if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
@@ -140,16 +140,46 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
     known = {f.name for f in fields(config_class)} - set(PLACE)
     for key in values:
         if key not in known:
-            raise ValueError(f"{path}: unknown key {key!r}{_suggest(str(key), known)}")
+            raise ValueError(f"{path}: unknown key {key!r}: {_suggest(str(key), known)}")
     try:
         return config_class(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
+#: What other libraries call the same thing.
+_SYNONYMS = {
+    "learning_rate": "lr", "discount": "gamma", "total_timesteps": "steps", "num_steps": "steps",
+    "iterations": "steps", "environment": "env", "env_id": "env", "hidden_sizes": "hidden",
+    "polyak": "tau", "random_seed": "seed", "output": "out", "data": "dataset",
+}  # fmt: skip
+
+
 def _suggest(name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(known))}"
+    """What an unknown name may have been meant to be, as the end of a sentence."""
+    names = {name: name for name in known}
+    names |= {other: name for other, name in _SYNONYMS.items() if name in known}
+    near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
+    return f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(sorted(known))}"
+
+
+def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:
+    """The command line with ``--flag=true`` as ``--flag``; an unknown flag is a ValueError."""
+    known = {field.name for field in fields(config_class)}
+    hints = typing.get_type_hints(config_class)
+    words = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("-", "_")
+        if not flag.startswith("--") or flag == "--help" or flag.startswith("--tyro-"):
+            words.append(word)
+        elif equals and hints.get(name) is bool and value.lower() in ("true", "false", "1", "0"):
+            words.append(flag if value.lower() in ("true", "1") else f"--no-{flag[2:]}")
+        elif name in known or hints.get(name.removeprefix("no_")) is bool:
+            words.append(word)
+        else:
+            raise ValueError(f"unknown flag {flag}: {_suggest(name, known)} (--help lists all)")
+    return words
 
 
 def _option(argv: Sequence[str], flag: str) -> str | None:

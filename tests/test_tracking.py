@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from wandb_reader import read_wandb
 
-from composerl import tracking
+from composerl import tracking, wandb_run
 from composerl.tracking import MetricsFile, Tracker, read_metrics, scrub, wandb_mode
 
 
@@ -466,7 +466,7 @@ def test_an_unreachable_server_means_offline(tmp_path, monkeypatch, capfd, wandb
         port = sock.getsockname()[1]
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    monkeypatch.setattr(tracking, "INIT_TIMEOUT", 1.0)
+    monkeypatch.setattr(wandb_run, "INIT_TIMEOUT", 1.0)
     assert wandb_mode("auto") == "online"
     with pytest.warns(UserWarning, match="the run goes on offline .*wandb sync"):
         tracker = Tracker(tmp_path, config={}, mode="online", run_id="same")

@@ -117,6 +117,14 @@ def test_size_cuts_the_last_episode_and_nothing_else():
     assert not small.timeouts[:-1].any()  # CartPole falls long before its time limit
 
 
+def test_a_cut_at_a_true_end_is_no_timeout():
+    whole = generate(Counter, "random", 50, 1)
+    data = generate(Counter, "random", int(whole.episodes()[2, 1]), 1)
+    assert data.terminals[-1]
+    assert not data.timeouts.any()
+    assert len(data.episodes()) == 3
+
+
 def test_an_endless_environment_is_cut_at_size():
     data = generate(Endless, "random", 50, 0)
     assert len(data) == 50

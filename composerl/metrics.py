@@ -1,0 +1,107 @@
+"""metrics.jsonl: one JSON row per logged step, safe to cut back when a run is resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MetricsFile", "plain_row", "read_metrics"]
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class MetricsFile:
+    """Append-only JSON lines, one ``{"step": n, ...}`` per row, in strict JSON.
+
+    JSON has no NaN and no infinities: they are written as the strings "nan", "inf" and "-inf",
+    and :func:`read_metrics` turns these back into floats.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file = self.path.open("ab+")
+        # A kill can leave half a line, which the next row would otherwise be glued to.
+        self._file.seek(0)
+        content = self._file.read()
+        if not content.endswith(b"\n"):
+            self._file.truncate(content.rfind(b"\n") + 1)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; it must have an integer "step"."""
+        row = {key: _as_json(value) for key, value in plain_row(row).items()}
+        line = json.dumps(row, allow_nan=False, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Force the rows to the disk; return the offset at which a resumed run goes on."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def truncate(self, offset: int) -> None:
+        """Drop everything after ``offset``, a value that :meth:`sync` returned."""
+        self._file.flush()
+        size = os.fstat(self._file.fileno()).st_size
+        if not 0 <= offset <= size:
+            raise ValueError(
+                f"{self.path} cannot be cut back to byte {offset}: it has {size} bytes, so it is "
+                "not the file this checkpoint was written with"
+            )
+        self._file.seek(max(offset - 1, 0))
+        if offset and self._file.read(1) != b"\n":
+            raise ValueError(
+                f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is "
+                "not the file this checkpoint was written with"
+            )
+        self._file.truncate(offset)
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._file.close()
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; half a last line, as a kill leaves it, is not a row."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no metrics file at {path}")
+    lines = Path(path).read_bytes().split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number} is not a JSON object: {error}") from error
+        # Only strings can be one of the three; an unhashable value must not be looked up.
+        rows.append({k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in row.items()})
+    return rows
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with "step" first and one-element arrays or tensors as Python numbers."""
+    step = row.get("step")
+    step = step.item() if hasattr(step, "item") else step
+    if not isinstance(step, int) or isinstance(step, bool):
+        raise ValueError(f'a row of metrics needs an integer "step", got {step!r}')
+    plain: dict[str, Any] = {"step": step}
+    for key, value in row.items():
+        if hasattr(value, "item") and math.prod(value.shape) == 1:
+            value = value.item()
+        if not isinstance(value, int | float | str):
+            raise ValueError(f"metric {key!r} must be a number or a string, got {value!r}")
+        plain[key] = value
+    return plain
+
+
+def _as_json(value: Any) -> Any:
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
