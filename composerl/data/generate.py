@@ -87,7 +87,7 @@ class _Episode:
 
     def step(self, action: np.ndarray) -> None:
         """Act once, and remember the transition."""
-        given = int(action) if self._spaces.discrete else action
+        given = int(action) if self._spaces.discrete else action.copy()  # theirs to change
         following, reward, terminated, truncated, _ = self._env.step(given)
         following = np.array(following)  # some environments hand out one buffer again and again
         row = (self.observation, action, reward, following, terminated, truncated)

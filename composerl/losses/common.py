@@ -133,14 +133,7 @@ class LeanLoss(LossModule):
         network: nn.Module, batch: TensorDictBase, key: NestedKey, *, next_step: bool = False
     ) -> Tensor:
         """Output ``key`` of a value-like network, its trailing singleton removed."""
-        inputs = network_inputs(network, batch, next_step=next_step)
-        if is_plain(network):
-            out = network.module(*inputs)
-            if isinstance(out, tuple):
-                out = out[network.out_keys.index(key)]
-        else:
-            data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
-            out = network(data).get(key)
+        out = call_network(network, batch, key, next_step=next_step)
         if out is None or out.shape != (*batch.batch_size, 1):
             shape = None if out is None else tuple(out.shape)
             raise ValueError(
@@ -171,6 +164,22 @@ class LeanLoss(LossModule):
             weights = weights.reshape(batch.batch_size)
         masked = any(batch.get(key, None) is not None for key in self._loss_mask_keys())
         return partial(self._reduce_loss, tensordict=batch if masked else None, weights=weights)
+
+
+def call_network(
+    network: nn.Module, batch: TensorDictBase, key: NestedKey, *, next_step: bool = False
+) -> Tensor | None:
+    """Output ``key`` of a network; inputs that do not fit are refused by name and shape."""
+    inputs = network_inputs(network, batch, next_step=next_step)
+    try:
+        if is_plain(network):
+            out = network.module(*inputs)
+            return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+        data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
+        return network(data).get(key)
+    except RuntimeError as error:
+        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
+        raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
 
 
 def network_inputs(

@@ -107,6 +107,23 @@ def test_no_row_crosses_an_episode():
     assert len(set(first.tolist())) > 1  # episodes differ
 
 
+class Greedy(Counter):
+    """Scales the action it is given in place, as careless environments do."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action):
+        reward = float(action[0])
+        action *= 0.0
+        return super().step(reward)
+
+
+def test_stored_actions_are_those_that_were_chosen():
+    data = generate(Greedy, "random", 40, 0)
+    np.testing.assert_array_equal(data.actions[:, 0], data.rewards)
+    assert data.actions.std() > 0.3
+
+
 def test_size_cuts_the_last_episode_and_nothing_else():
     large, small = (generate("CartPole-v1", "random", size, 2) for size in (500, 200))
     for key in KEYS:

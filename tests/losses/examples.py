@@ -1,0 +1,51 @@
+"""A small loss and a batch per loss of the package: what the conformance suite runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from composerl.losses import IQLLoss
+from composerl.modules import gaussian_actor, twin_q, value
+from composerl.spaces import Spaces
+
+BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
+
+
+def continuous_batch(rows: int = 8) -> TensorDict:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    terminated = torch.arange(rows).remainder(3).eq(2).unsqueeze(-1)
+    truncated = torch.arange(rows).remainder(5).eq(4).unsqueeze(-1)
+    return TensorDict(
+        {
+            "observation": draw(rows, 3),
+            "action": draw(rows, 2).tanh(),
+            "next": {
+                "observation": draw(rows, 3),
+                "reward": draw(rows, 1),
+                "terminated": terminated,
+                "truncated": truncated,
+                "done": terminated | truncated,
+            },
+        },
+        [rows],
+    )
+
+
+def iql() -> tuple[IQLLoss, TensorDict]:
+    torch.manual_seed(0)
+    loss = IQLLoss(gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), value(BOX, (8,)))
+    return loss, continuous_batch()
+
+
+#: Loss class -> function that makes (loss, batch), and options of check_loss.
+EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
+    "IQLLoss": (iql, {}),
+}
