@@ -110,7 +110,8 @@ def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | N
     try:
         main(parse(config_class, argv))
     except KeyboardInterrupt as stop:
-        sys.exit(f"{stop}".strip() or 130)
+        sys.stderr.write(f"{stop}\n" if str(stop) else "")
+        sys.exit(130)
     except Exception as error:
         if os.environ.get("COMPOSERL_TRACEBACK") or not _meant_for_users(error):
             raise

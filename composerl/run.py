@@ -66,6 +66,7 @@ class Run:
         self.directory = Path(config.out) if config.out is not None else default
         rundir.check(self.directory, self.name, config)
         self._wandb_mode = wandb_mode(config.wandb)
+        _check_device(config.device)
         torch.set_num_threads(config.threads)
         random.seed(config.seed)
         np.random.seed(config.seed % 2**32)
@@ -328,3 +329,11 @@ class Run:
             "metrics": self.directory / "metrics.jsonl",
             "use it": f"composerl.load({json.dumps(str(self.directory))}).predict(observation)",
         }
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error

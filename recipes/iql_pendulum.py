@@ -62,7 +62,7 @@ def main(cfg: Config) -> Policy:
     buffer = load_dataset(
         cfg.dataset, cfg.env, batch_size=cfg.batch_size,
         size=cfg.dataset_size, seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift,
+        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
     )  # fmt: skip
 
     stats = buffer.stats if cfg.normalize else False

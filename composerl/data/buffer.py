@@ -38,6 +38,7 @@ def load_dataset(
     seed: int = 0,
     reward_scale: float = 1.0,
     reward_shift: float = 0.0,
+    device: str | torch.device = "cpu",
 ) -> OfflineBuffer:
     """A dataset for an environment, checked, as a replay buffer.
 
@@ -49,6 +50,7 @@ def load_dataset(
         seed: Of the generated dataset; a file has none.
         reward_scale: Rewards become ``reward * reward_scale + reward_shift``.
         reward_shift: See ``reward_scale``.
+        device: Where the data live and the batches come from.
     """
     path = Path(dataset).expanduser()
     is_path = path.suffix or os.sep in dataset or path.exists()
@@ -61,7 +63,11 @@ def load_dataset(
     if not spaces.discrete:
         data = replace(data, actions=np.clip(data.actions, *_inner_bounds(spaces)))
     return OfflineBuffer(
-        data, batch_size=batch_size, reward_scale=reward_scale, reward_shift=reward_shift
+        data,
+        batch_size=batch_size,
+        reward_scale=reward_scale,
+        reward_shift=reward_shift,
+        device=device,
     )
 
 
@@ -77,6 +83,7 @@ class OfflineBuffer(TensorDictReplayBuffer):
         batch_size: Rows of a sample.
         reward_scale: Rewards become ``reward * reward_scale + reward_shift``.
         reward_shift: See ``reward_scale``.
+        device: Where the data live and the batches come from.
         sampler: Another TorchRL sampler, for example without replacement.
         transform: A TorchRL transform of the samples.
     """
@@ -88,6 +95,7 @@ class OfflineBuffer(TensorDictReplayBuffer):
         batch_size: int = 256,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
+        device: str | torch.device = "cpu",
         sampler: Sampler | None = None,
         transform: Any = None,
     ) -> None:
@@ -102,7 +110,8 @@ class OfflineBuffer(TensorDictReplayBuffer):
             raise ValueError(f"{dataset.source} is empty, expected at least one row")
         rewards = (dataset.rewards * reward_scale + reward_shift).astype(np.float32)
         scaled = replace(dataset, rewards=rewards)
-        self._tables, self._homes = _pack(scaled)
+        tables, self._homes = _pack(scaled)
+        self._tables = [table.to(device) for table in tables]
         content = _unpack(self._tables, self._homes, torch.Size([len(dataset)]))
         # A lazy storage would log a line on the console when it is filled.
         super().__init__(
@@ -162,7 +171,8 @@ class OfflineBuffer(TensorDictReplayBuffer):
         if not plain:
             return super().sample(batch_size, return_info, include_info)
         rows = self._batch_size if batch_size is None else batch_size
-        index = torch.randint(0, len(self._tables[0]), (rows,))
+        # Drawn on the CPU, so that a run sees the same batches on every device.
+        index = torch.randint(0, len(self._tables[0]), (rows,)).to(self._tables[0].device)
         drawn = [table.index_select(0, index) for table in self._tables]
         return _unpack(drawn, self._homes, index.shape, index=index)
 

@@ -1,0 +1,134 @@
+"""Runs recipes in processes of their own, and really kills them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from safetensors.numpy import load_file
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
+
+#: Small values for whichever of these flags a recipe has: seconds instead of minutes.
+SMALL: dict[str, Any] = {
+    "steps": 60, "log_every": 10, "eval_every": 30, "eval_episodes": 2, "save_every": 20,
+    "hidden": (16, 16), "batch_size": 32, "dataset_size": 1000, "wandb": "disabled",
+}  # fmt: skip
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["composerl.run", "composerl.update", "composerl.losses"])
+
+
+def load_recipe(path: Path) -> ModuleType:
+    """Import a recipe file by its path."""
+    if path.stem not in sys.modules:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[path.stem])
+    return sys.modules[path.stem]
+
+
+def small_config(recipe: ModuleType, out: Path, **changes: Any) -> Any:
+    """The recipe's configuration, made small."""
+    known = {field.name for field in fields(recipe.Config)}
+    values = {name: value for name, value in SMALL.items() if name in known}
+    return recipe.Config(out=out, **(values | changes))
+
+
+def run_in_process(path: Path, out: Path, kill_at: str | None = None, **changes: Any) -> int:
+    """Run a small version of a recipe in a new process; returns its exit code.
+
+    ``kill_at`` is where the process kills itself with SIGKILL, see :func:`_arm`.
+    """
+    process = _context.Process(target=_main, args=(path, out, kill_at, changes))
+    process.start()
+    process.join(300)
+    assert process.exitcode is not None, "the recipe hangs"
+    return process.exitcode
+
+
+def _main(path: Path, out: Path, kill_at: str | None, changes: dict[str, Any]) -> None:
+    if kill_at:
+        _arm(kill_at)
+    recipe = load_recipe(path)
+    recipe.main(small_config(recipe, out, **changes))
+
+
+def _arm(kill_at: str) -> None:
+    """Patch the library so that the process dies at a chosen point, for example ``update:33``.
+
+    ``update:n`` in the n-th update, before its optimizer steps; ``checkpoint:n`` with the n-th
+    checkpoint half written; ``rename:n`` with it written but not renamed; ``row:n`` with half of
+    the n-th metrics row on the disk.
+    """
+    where, number = kill_at.split(":")
+    left = int(number)
+
+    def due() -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    from composerl import checkpoint, metrics, update
+
+    if where == "update":
+        whole_step = update.Update.__call__
+
+        def step(self: Any, batch: Any) -> Any:
+            if due():
+                self.loss(batch)
+                die()
+            return whole_step(self, batch)
+
+        update.Update.__call__ = step
+    elif where in ("checkpoint", "rename"):
+        save = checkpoint.save_file
+
+        def save_file(tensors: Any, file: Path, metadata: Any) -> None:
+            save(tensors, file, metadata=metadata)
+            if "checkpoint" in json.loads(metadata["composerl"])["kind"] and due():
+                if where == "checkpoint":
+                    os.truncate(file, file.stat().st_size // 2)
+                die()
+
+        checkpoint.save_file = save_file
+    elif where == "row":
+        write = metrics.MetricsFile.write
+
+        def half(self: Any, row: Any) -> None:
+            write(self, row)
+            if due():
+                os.truncate(self.path, self.path.stat().st_size - 20)
+                die()
+
+        metrics.MetricsFile.write = half
+    else:
+        raise ValueError(kill_at)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without those that depend on the clock."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """The tensors of a run's policy, as bytes."""
+    return {k: v.tobytes() for k, v in load_file(run / "policy.safetensors").items()}
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """A run's summary, without its times."""
+    values = json.loads((run / "summary.json").read_text())
+    return {k: v for k, v in values.items() if not k.startswith("time/")}

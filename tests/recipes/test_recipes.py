@@ -1,0 +1,154 @@
+"""Every recipe: runs, can be imported, repeats and resumes to the bit (X1-X3, X10)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+from recipes.harness import (
+    RECIPES,
+    load_recipe,
+    metrics,
+    run_in_process,
+    small_config,
+    summary,
+    weights,
+)
+
+import composerl
+from composerl.config import config_from_yaml
+
+every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Uninterrupted small runs, one per recipe, made on first use."""
+    runs = {}
+
+    def run(path):
+        if path not in runs:
+            runs[path] = tmp_path_factory.mktemp(path.stem) / "run"
+            assert run_in_process(path, runs[path]) == 0
+        return runs[path]
+
+    return run
+
+
+def test_there_are_recipes():
+    assert RECIPES
+
+
+@every_recipe
+def test_run_directory_is_complete(path, finished):
+    run = finished(path)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["seed"] == 0
+    # the written file is a valid --config
+    assert config_from_yaml(load_recipe(path).Config, run / "config.yaml").steps == 60
+    versions = json.loads((run / "metadata.json").read_text())["versions"]
+    assert versions["torch"]
+    rows = metrics(run)
+    assert [row["step"] for row in rows] == [10, 20, 30, 40, 50, 60]
+    assert all(any(key.startswith("train/loss_") for key in row) for row in rows)
+    assert all({"train/grad_norm", "train/lr"} <= set(row) for row in rows)
+    assert [row["step"] for row in rows if "eval/return" in row] == [30, 60]
+    assert summary(run)["final"]["return"] == rows[-1]["eval/return"]
+    assert len(list((run / "checkpoints").glob("step-*"))) == 2
+
+
+@every_recipe
+def test_policy_from_the_run_directory_alone(path, finished):
+    run = finished(path)
+    policy = composerl.load(run)
+    result = policy.evaluate(episodes=2, seed=0)
+    assert result.mean == summary(run)["final"]["return"]
+    obs = np.random.default_rng(0).normal(size=(5, *policy.spaces.obs_shape)).astype(np.float32)
+    batch = policy.predict(obs)
+    np.testing.assert_allclose(policy.predict(obs[0]), batch[0], rtol=1e-5, atol=1e-6)
+    from_checkpoint = composerl.load(sorted((run / "checkpoints").glob("step-*"))[-1])
+    np.testing.assert_array_equal(from_checkpoint.predict(obs), batch)
+    best = composerl.load(run, which="best").evaluate(episodes=2, seed=0)
+    assert best.mean == summary(run)["best"]["return"]
+
+
+@every_recipe
+def test_main_returns_the_policy(path, finished, tmp_path):
+    recipe = load_recipe(path)
+    policy = recipe.main(small_config(recipe, tmp_path / "run"))
+    assert isinstance(policy, composerl.Policy)
+    # the same seed in this process and in another: the same bytes
+    assert weights(tmp_path / "run") == weights(finished(path))
+    assert metrics(tmp_path / "run") == metrics(finished(path))
+
+
+@every_recipe
+def test_another_seed_is_another_run(path, finished, tmp_path):
+    assert run_in_process(path, tmp_path / "run", seed=1) == 0
+    assert metrics(tmp_path / "run") != metrics(finished(path))
+
+
+@every_recipe
+@pytest.mark.parametrize("kill_at", ["update:5", "update:33", "checkpoint:2", "rename:1", "row:5"])
+def test_kill_and_resume_equals_run(path, kill_at, finished, tmp_path):
+    run = tmp_path / "run"
+    assert run_in_process(path, run, kill_at=kill_at) == -9
+    assert not (run / "policy.safetensors").exists()
+    assert run_in_process(path, run, resume=True) == 0
+    assert metrics(run) == metrics(finished(path))
+    assert weights(run) == weights(finished(path))
+    assert summary(run) == summary(finished(path))
+    assert not list(run.glob("**/.*.tmp"))
+
+
+@every_recipe
+def test_killed_twice_and_resumed_twice(path, finished, tmp_path):
+    run = tmp_path / "run"
+    assert run_in_process(path, run, kill_at="update:25") == -9
+    assert run_in_process(path, run, kill_at="checkpoint:1", resume=True) == -9
+    assert run_in_process(path, run, resume=True) == 0
+    assert metrics(run) == metrics(finished(path))
+    assert weights(run) == weights(finished(path))
+
+
+@every_recipe
+def test_resuming_a_finished_run_only_evaluates(path, finished, tmp_path):
+    run = tmp_path / "run"
+    assert run_in_process(path, run) == 0
+    before = metrics(run), weights(run), summary(run)
+    assert run_in_process(path, run, resume=True) == 0
+    assert (metrics(run), weights(run), summary(run)) == before
+
+
+@every_recipe
+def test_damaged_checkpoint_falls_back_to_the_one_before(path, finished, tmp_path):
+    run = tmp_path / "run"
+    assert run_in_process(path, run, kill_at="update:50") == -9
+    newest = max((run / "checkpoints").glob("step-*"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert run_in_process(path, run, resume=True) == 0
+    assert metrics(run) == metrics(finished(path))
+    assert weights(run) == weights(finished(path))
+
+
+@every_recipe
+def test_help_and_wrong_flags_answer_without_torch_wandb_or_files(path, tmp_path):
+    code = (
+        "import sys, runpy\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "finally: print('IMPORTED', sorted({'torch', 'wandb', 'torchrl'} & set(sys.modules)))\n"
+    )
+    for flags, exit_code in (["--help"], 0), (["--lerning-rate", "3"], 2), (["--steps", "0"], 2):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.argv = {[str(path), *flags]!r}\n{code}"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == exit_code, done.stderr
+        assert "IMPORTED []" in done.stdout
+        assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+    assert len(path.read_text().splitlines()) <= 130, "a recipe fits on a screen or two"
