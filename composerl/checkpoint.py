@@ -60,7 +60,7 @@ def load_tree(path: Path, kind: str, device: str = "cpu") -> Any:
             if header["kind"] != kind:
                 raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
             return _decode(header["tree"], file)
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+    except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
 
 
@@ -140,6 +140,6 @@ def _decode(node: Any, file: Any) -> Any:
         if tag == "!tuple":
             return tuple(_decode(item, file) for item in value)
         if tag == "!dict":
-            return {_decode(k, file): _decode(v, file) for k, v in value}
+            return {_decode(item[0], file): _decode(item[-1], file) for item in value}
         raise KeyError(f"unknown tag {tag!r}")
     return node

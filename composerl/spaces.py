@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+__all__ = ["Spaces", "open_gym"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spaces:

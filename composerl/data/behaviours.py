@@ -8,6 +8,8 @@ import numpy as np
 
 from composerl.spaces import Spaces
 
+__all__ = ["BEHAVIOURS", "Noise", "act", "cartpole", "controller_for", "pendulum", "random_share"]
+
 Controller = Callable[[np.ndarray], np.ndarray]
 """Maps (n, *obs) observations to n actions: (n, A) floats in the env's bounds, or (n,) ints."""
 

@@ -23,6 +23,8 @@ from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
 from composerl.spaces import Spaces
 
+__all__ = ["OfflineBuffer", "load_dataset"]
+
 _INSIDE = 1e-5  # of half an action's range: atanh of a bound itself is infinite
 _CHUNK = 8192
 _Homes = tuple[list[int], list[tuple[bool, str]]]

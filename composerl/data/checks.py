@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+__all__ = ["check_lengths", "clean", "refuse"]
+
 KEYS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 
 

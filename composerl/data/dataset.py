@@ -13,6 +13,8 @@ import numpy as np
 from composerl.data.checks import KEYS, check_lengths, clean, refuse
 from composerl.spaces import Spaces
 
+__all__ = ["Dataset", "validate"]
+
 _OPTIONAL = ("next_observations", "timeouts")
 _TOLERANCE = 1e-4  # of an action's range: rounding in a file, not a dataset of another scale
 

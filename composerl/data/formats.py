@@ -13,6 +13,8 @@ import numpy as np
 from composerl.data.checks import KEYS
 from composerl.data.dataset import Dataset
 
+__all__ = ["read_dataset", "read_npz"]
+
 _EPISODE = "episode_"
 
 

@@ -19,6 +19,8 @@ from composerl.data.dataset import Dataset
 from composerl.data.formats import read_npz
 from composerl.spaces import Spaces, open_gym
 
+__all__ = ["cache_dir", "generate"]
+
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
 _LANES = 8

@@ -20,6 +20,18 @@ from torchrl.objectives import LossModule, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
+__all__ = [
+    "REDUCTIONS",
+    "LeanLoss",
+    "blank",
+    "call_network",
+    "check_number",
+    "independent_copies",
+    "is_plain",
+    "network_inputs",
+    "read",
+]
+
 REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -157,13 +169,51 @@ class LeanLoss(LossModule):
             return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
         return actor.get_dist(batch.select(*actor.in_keys))
 
-    def _reducer(self, batch: TensorDictBase) -> Callable[[Tensor], Tensor]:
-        """``_reduce_loss`` with the batch's masks and priority weights, looked up once."""
+    def _target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
+        """What Q(s, a) is drawn to, ``(batch,)``: n-step and lambda by the value estimator."""
+        keys = self.tensor_keys
+        for key in (keys.reward, keys.done, keys.terminated):
+            # The estimator would take a missing terminated for done, and stop at time limits.
+            column = read(batch, ("next", key))
+            if column.shape != (*batch.batch_size, 1):
+                raise ValueError(
+                    f"entry {('next', key)!r} must have shape {(*batch.batch_size, 1)}, "
+                    f"got {tuple(column.shape)}"
+                )
+        target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
+        return target.squeeze(-1)
+
+    def _mask(self, batch: TensorDictBase) -> Tensor | None:
+        """Which rows count, ``(batch,)``, if the batch says so."""
+        masks = [batch.get(key, None) for key in self._loss_mask_keys()]
+        masks = [mask.reshape(batch.batch_size) for mask in masks if mask is not None]
+        return torch.stack(masks).all(0) if masks else None
+
+    def _reducer(
+        self, batch: TensorDictBase, mask: Tensor | None
+    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """How rows become losses (with masks and priority weights) and metrics (masks only)."""
         weights = self._maybe_get_priority_weight(batch)
         if weights is not None:
             weights = weights.reshape(batch.batch_size)
-        masked = any(batch.get(key, None) is not None for key in self._loss_mask_keys())
-        return partial(self._reduce_loss, tensordict=batch if masked else None, weights=weights)
+        masked = None if mask is None else batch
+        metric = "none" if self.reduction == "none" else "mean"
+        return (
+            partial(self._reduce_loss, tensordict=masked, weights=weights),
+            partial(self._reduce_loss, tensordict=masked, reduction=metric),
+        )
+
+
+def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
+    """A copy whose masked rows are zero: NaN in padding would reach every gradient as 0 * NaN."""
+
+    def clean(x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return x
+        rows = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+        return torch.where(rows, x, torch.zeros_like(x))
+
+    return batch.apply(clean)
 
 
 def call_network(
@@ -216,12 +266,13 @@ def is_plain(network: nn.Module) -> bool:
     )
 
 
-def check_number(name: str, value: float, *, low: float, high: float, closed: bool) -> float:
-    """``value`` if it lies in the interval (``closed`` at its lower end), else a ValueError."""
-    inside = (low <= value if closed else low < value) and value < high
-    if not inside:  # NaN fails every comparison and ends here too
-        bracket = "[" if closed else "("
-        raise ValueError(f"{name} must be in {bracket}{low}, {high}), got {value}")
+def check_number(name: str, value: float, low: float, high: float, *, ends: str = "()") -> float:
+    """``value`` if it lies in the interval, else a ValueError; ``ends`` as in mathematics."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    above = number and (low <= value if ends[0] == "[" else low < value)
+    below = number and (value <= high if ends[1] == "]" else value < high)
+    if not (above and below):  # NaN fails every comparison and ends here too
+        raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
     return value
 
 
@@ -232,7 +283,11 @@ def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) ->
         ValueError: if a list of another length is given, or if a single network has parameters
             that ``reset_parameters`` does not reach, so that its copies would stay identical.
     """
+    if number < 1:
+        raise ValueError(f"num_qvalue_nets must be at least 1, got {number}")
     if isinstance(network, (list, tuple, nn.ModuleList)):
+        if len({id(net) for net in network}) != len(network):
+            raise ValueError("the same critic is in the list twice: pass independent networks")
         if len(network) != number:
             raise ValueError(f"num_qvalue_nets={number} needs as many networks, got {len(network)}")
         return nn.ModuleList(network)
@@ -249,8 +304,3 @@ def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) ->
                 )
         copies.append(copy)
     return nn.ModuleList(copies)
-
-
-def squeeze_last(tensor: Tensor, batch: TensorDictBase) -> Tensor:
-    """``(batch, 1)`` to ``(batch,)``."""
-    return torch.squeeze(tensor, -1) if tensor.ndim > batch.ndim else tensor

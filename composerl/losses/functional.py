@@ -6,7 +6,6 @@ it stops gradients. The LossModules beside this file are these functions plus bo
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,7 +26,8 @@ def expectile_loss(diff: Tensor, expectile: float | Tensor) -> Tensor:
         diff: ``u = target - prediction``, any shape. Gradients flow through it.
         expectile: tau in (0, 1); larger values weigh positive differences more.
     """
-    return torch.where(diff < 0, 1 - expectile, expectile) * diff.square()
+    # A weight in diff's own type: torch.where on two Python numbers would be float32.
+    return (expectile - (diff < 0).to(diff.dtype)).abs() * diff.square()
 
 
 def advantage_weighted_loss(
@@ -53,4 +53,6 @@ def advantage_weighted_loss(
 
 def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:
     """Elementwise ``l2``, ``l1`` or ``smooth_l1`` distance, with TorchRL's names."""
+    if name not in _DISTANCES:
+        raise ValueError(f"the distance must be one of {sorted(_DISTANCES)}, got {name!r}")
     return _DISTANCES[name](prediction, target, reduction="none")

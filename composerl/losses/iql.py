@@ -11,7 +11,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
 
-from composerl.losses.common import LeanLoss, check_number, independent_copies, read, squeeze_last
+from composerl.losses.common import LeanLoss, blank, check_number, independent_copies, read
 from composerl.losses.functional import advantage_weighted_loss, distance, expectile_loss
 
 __all__ = ["IQLLoss"]
@@ -54,7 +54,8 @@ class IQLLoss(LeanLoss):
 
     Reads: ``action``, the ``in_keys`` of the networks, ``("next", ...)`` of the value network's,
     ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")``; if present
-    ``steps_to_next_obs`` (n-step), ``priority_weight`` and ``("collector", "mask")``.
+    ``steps_to_next_obs`` (n-step), ``priority_weight`` (losses become weighted means,
+    ``sum(w * l) / sum(w)``) and ``("collector", "mask")`` (rows that do not count).
 
     Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (detached; minus the
     mean log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the
@@ -112,9 +113,11 @@ class IQLLoss(LeanLoss):
             raise ValueError(
                 f"loss_function must be 'l2', 'l1' or 'smooth_l1', got {loss_function!r}"
             )
-        check_number("expectile", expectile, low=0, high=1, closed=False)
-        check_number("temperature (beta)", temperature, low=0, high=inf, closed=True)
-        check_number("max_advantage_weight", max_advantage_weight, low=0, high=inf, closed=False)
+        check_number("expectile", expectile, 0, 1)
+        check_number("temperature (beta)", temperature, 0, inf, ends="[)")
+        check_number("max_advantage_weight", max_advantage_weight, 0, inf, ends="(]")
+        if gamma is not None:
+            check_number("gamma", gamma, 0, 1, ends="[]")
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
@@ -147,6 +150,9 @@ class IQLLoss(LeanLoss):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Evaluate the three losses on a batch of transitions."""
         keys = self.tensor_keys
+        given, mask = tensordict, self._mask(tensordict)
+        if mask is not None:
+            tensordict = blank(tensordict, mask)
         with torch.no_grad():
             target_q = torch.stack(
                 [
@@ -155,9 +161,7 @@ class IQLLoss(LeanLoss):
                 ]
             )
             next_value = self._value(self.value_network, tensordict, keys.value, next_step=True)
-            target = self.value_estimator.value_estimate(
-                tensordict, next_value=next_value.unsqueeze(-1)
-            ).squeeze(-1)
+            target = self._target(tensordict, next_value)
 
         advantage = target_q.amin(0) - self._value(self.value_network, tensordict, keys.value)
         loss_value = self._value_loss(advantage)
@@ -169,19 +173,20 @@ class IQLLoss(LeanLoss):
             ]
         )
         loss_qvalue = distance(q, target.expand_as(q), self.loss_function).sum(0)
-        tensordict.set(keys.priority, (q.detach() - target).square_().amax(0))
+        priority = (q.detach() - target).square_().amax(0)
+        given.set(keys.priority, priority if mask is None else priority * mask)
 
         log_prob = self._log_prob(tensordict)
         loss_actor = advantage_weighted_loss(
             log_prob, advantage, self.temperature, self.max_advantage_weight
         )
-        reduce = self._reducer(tensordict)
+        reduce, average = self._reducer(tensordict, mask)
         return TensorDict(
             {
                 "loss_actor": reduce(loss_actor),
                 "loss_qvalue": reduce(loss_qvalue),
                 "loss_value": reduce(loss_value),
-                "entropy": reduce(-log_prob.detach()),
+                "entropy": average(-log_prob.detach()),
             },
             tensordict.batch_size if self.reduction == "none" else [],
         )
@@ -191,9 +196,7 @@ class IQLLoss(LeanLoss):
 
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
         action = read(tensordict, self.tensor_keys.action)
-        log_prob = squeeze_last(
-            self._distribution(self.actor_network, tensordict).log_prob(action), tensordict
-        )
+        log_prob = self._distribution(self.actor_network, tensordict).log_prob(action)
         if log_prob.shape != tensordict.batch_size:
             raise ValueError(
                 f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "

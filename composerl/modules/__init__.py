@@ -27,6 +27,9 @@ _ACTORS = {"gaussian_actor": gaussian_actor, "tanh_gaussian_actor": tanh_gaussia
 def build(description: dict[str, Any]) -> Actor:
     """The network that an actor's ``description`` stands for, with fresh weights."""
     factory = description.get("factory")
-    if factory not in _ACTORS:
+    if not isinstance(factory, str) or factory not in _ACTORS:
         raise ValueError(f"unknown network {factory!r}: expected one of {sorted(_ACTORS)}")
-    return _ACTORS[factory](Spaces(**description["spaces"]), **description["arguments"])
+    try:
+        return _ACTORS[factory](Spaces(**description["spaces"]), **description["arguments"])
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{factory} cannot be built from its description: {error}") from error

@@ -1,0 +1,335 @@
+"""Run: the directory, the loop, early stopping, interruption, tracking (X8, X9, X10)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from recipes.harness import RECIPES
+from wandb_reader import read_wandb
+
+import composerl
+from composerl import Run, RunConfig
+from composerl.modules import gaussian_actor
+from composerl.spaces import Spaces
+from composerl.tracking import read_metrics
+
+RECIPE = next(path for path in RECIPES if path.stem == "iql_pendulum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "Pendulum-v1"
+    steps: int = 6
+    log_every: int = 2
+    eval_every: int = 3
+    eval_episodes: int = 1
+    save_every: int = 2
+    wandb: str = "disabled"
+    flavour: str = "plain"
+
+
+class Counter:
+    """Something with state, in place of an Update."""
+
+    def __init__(self):
+        self.value = 0.0
+
+    def __call__(self):
+        self.value += torch.rand(()).item()
+        return {"loss_x": self.value, "custom/name": 1.0}
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+def actor():
+    return gaussian_actor(Spaces.of("Pendulum-v1"), (4,))
+
+
+def train(cfg, hook=None, **config):
+    run = Run(cfg, name="toy")
+    counter, policy = Counter(), actor()
+    run.track(counter=counter)
+    for step in run.steps(cfg.steps):
+        run.log(counter())
+        run.evaluate(policy)
+        if hook:
+            hook(step, run)
+    return run.finish(policy)
+
+
+def test_the_loop(tmp_path, capsys):
+    out = tmp_path / "run"
+    seen = []
+    policy = train(Config(out=out), hook=lambda step, run: seen.append(step))
+    assert isinstance(policy, composerl.Policy)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    rows = read_metrics(out / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [2, 3, 4, 6]
+    assert "train/loss_x" in rows[0]
+    assert rows[0]["custom/name"] == 1.0
+    assert "train/loss_x" not in rows[1]
+    assert {"eval/return", "eval/return_std", "eval/length"} <= set(rows[1])
+    assert all(row["time/seconds"] >= 0 for row in rows)
+    assert sorted(p.name for p in out.iterdir()) == [
+        "checkpoints", "config.yaml", "metadata.json", "metrics.jsonl", "policy.safetensors",
+        "summary.json",
+    ]  # fmt: skip
+    names = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert names == [
+        "best.safetensors",
+        "step-000000000004.safetensors",
+        "step-000000000006.safetensors",
+    ]
+    text = capsys.readouterr().out
+    assert "final return" in text
+    assert str(out.name) in text
+
+
+def test_nothing_is_written_before_the_loop(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(RuntimeError, match="after the loop"):
+        run.finish(actor())
+
+
+def test_default_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Run(Config(seed=5)).directory.match("runs/test_run/*-seed5")
+
+
+def test_a_used_directory_is_refused(tmp_path):
+    train(Config(out=tmp_path / "run"))
+    with pytest.raises(ValueError, match="holds a run already: add --resume"):
+        Run(Config(out=tmp_path / "run"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="is not empty"):
+        Run(Config(out=tmp_path / "other"))
+    with pytest.raises(ValueError, match="is a file"):
+        Run(Config(out=tmp_path / "other" / "thesis.tex"))
+
+
+def test_resume_refusals(tmp_path):
+    out = tmp_path / "run"
+    train(Config(out=out))
+    with pytest.raises(ValueError, match=r"flavour was 'plain' in .* and is 'vanilla' now"):
+        Run(Config(out=out, resume=True, flavour="vanilla"))
+    with pytest.raises(ValueError, match="seed was 0"):
+        Run(Config(out=out, resume=True, seed=1))
+    with pytest.raises(ValueError, match="holds no run"):
+        Run(Config(out=tmp_path / "nothing", resume=True))
+    with pytest.raises(ValueError, match="--resume needs --out"):
+        Run(Config(resume=True))
+
+
+def test_resume_with_more_steps_goes_on(tmp_path):
+    train(Config(out=tmp_path / "whole", steps=12))
+    train(Config(out=tmp_path / "run"))
+    train(Config(out=tmp_path / "run", resume=True, steps=12, log_every=2))
+
+    def key(row):
+        return {k: v for k, v in row.items() if not k.startswith("time/")}
+
+    whole = [key(row) for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
+    assert [key(row) for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == whole
+
+
+def test_early_stopping_by_target_and_patience(tmp_path):
+    train(Config(out=tmp_path / "a", steps=30, stop_at=-1e9))
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["steps"] == 3
+    assert "reached stop_at" in summary["stopped"]
+    train(Config(out=tmp_path / "b", steps=60, patience=2))
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    # the actor never changes: the first evaluation is the best, two more end it
+    assert summary["steps"] == 9
+    assert "patience" in summary["stopped"]
+    # resuming does not train on, unless the goal is changed
+    train(Config(out=tmp_path / "b", steps=60, patience=2, resume=True))
+    assert json.loads((tmp_path / "b" / "summary.json").read_text())["steps"] == 9
+    train(Config(out=tmp_path / "b", steps=60, patience=3, resume=True))
+    assert json.loads((tmp_path / "b" / "summary.json").read_text())["steps"] == 12
+
+
+def test_best_is_the_best_evaluated(tmp_path):
+    cfg = Config(out=tmp_path / "run", steps=9)
+    run = Run(cfg, name="toy")
+    policies = [actor() for _ in range(3)]
+    results = []
+    for step in run.steps(cfg.steps):
+        result = run.evaluate(policies[(step - 1) // 3])
+        results += [result.mean] if result else []
+    run.finish(policies[2])
+    best = composerl.load(tmp_path / "run", which="best").evaluate(1, seed=0).mean
+    assert best == max(results)
+    assert len(set(results)) == 3
+
+
+def test_diverged_training_stops_with_a_sentence(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    steps = run.steps(6)
+    for step in (1, 2):
+        assert next(steps) == step
+        if step == 1:
+            run.log({"loss_x": float("nan")})  # not a step to log at: nobody looks
+    with pytest.raises(RuntimeError, match="train/loss_x is nan at step 2"):
+        run.log({"loss_x": float("nan")})
+    steps.close()
+
+
+def test_only_what_has_state_can_be_tracked(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    with pytest.raises(TypeError, match=r"run\.track\(x=\.\.\.\) needs state_dict"):
+        run.track(x=3)
+
+
+def test_checkpoint_of_another_recipe_is_refused(tmp_path):
+    train(Config(out=tmp_path / "run"))
+    run = Run(Config(out=tmp_path / "run", resume=True, steps=12), name="toy")
+    run.track(other=Counter())
+    with pytest.raises(
+        ValueError, match=r"holds \['counter'\], but this recipe tracks \['other'\]"
+    ):
+        next(run.steps(12))
+
+
+def test_unusable_device_and_directory(tmp_path):
+    with pytest.raises(ValueError, match="device 'warp' cannot be used"):
+        Run(Config(out=tmp_path / "run", device="warp"))
+    with pytest.raises(OSError, match="proc"):
+        train(Config(out=Path("/proc/composerl-run")))
+
+
+def test_a_failing_disk_keeps_the_last_checkpoint_whole(tmp_path):
+    """The kernel refuses to let any file grow beyond 20 kB in the middle of the run."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def hook(step, run):
+        if step == 3:
+            run.track(big=Big())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+
+    class Big(Counter):
+        def state_dict(self):
+            return {"x": torch.zeros(10_000)}
+
+    try:
+        with pytest.raises(OSError, match=r"step-000000000004|too large"):
+            train(Config(out=tmp_path / "run"), hook=hook)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    left = sorted(os.listdir(tmp_path / "run" / "checkpoints"))
+    assert left == ["best.safetensors", "step-000000000002.safetensors"]
+    train(Config(out=tmp_path / "run", resume=True))
+    assert (tmp_path / "run" / "policy.safetensors").exists()
+
+
+def test_works_outside_the_main_thread(tmp_path):
+    thread = threading.Thread(target=train, args=(Config(out=tmp_path / "run"),))
+    thread.start()
+    thread.join()
+    assert (tmp_path / "run" / "policy.safetensors").exists()
+
+
+def test_interrupt_finishes_the_step_and_saves(tmp_path):
+    def hook(step, run):
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "run"
+    train(Config(out=tmp_path / "whole", steps=8))
+    with pytest.raises(
+        KeyboardInterrupt, match=rf"stopped at step 5; go on with: .* {out} --resume"
+    ):
+        train(Config(out=out, steps=8), hook=hook)
+    assert (out / "checkpoints" / "step-000000000005.safetensors").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(Config(out=out, steps=8, resume=True))
+    whole = (tmp_path / "whole" / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == whole
+
+
+def test_tracking_to_wandb_and_tensorboard(tmp_path):
+    """What W&B wrote offline is read back: config, history with its step axis, summary, id."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    train(Config(out=out, wandb="offline", tensorboard=True, wandb_artifacts=True, flavour="x"))
+    (recorded,) = read_wandb(out)
+    rows = read_metrics(out / "metrics.jsonl")
+    assert recorded.config["flavour"] == "x"
+    assert recorded.config["recipe"] == "toy"
+    assert [row["step"] for row in recorded.history] == [2, 3, 4, 6]
+    for mine, theirs in zip(rows, recorded.history, strict=True):
+        assert mine["time/seconds"] == pytest.approx(theirs["time/seconds"])
+        assert {k: v for k, v in theirs.items() if not k.startswith("_")} == pytest.approx(mine)
+    assert recorded.summary["final/return"] == pytest.approx(rows[-1]["eval/return"])
+    assert recorded.summary["best/step"] in (3, 6)
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert metadata["run_id"] == recorded.run_id
+    assert {a["type"] for a in recorded.artifacts} == {"checkpoint", "policy"}
+    assert recorded.exit_code == 0
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("eval/return")] == [3, 6]
+    # a resumed run goes to the same id
+    train(Config(out=out, wandb="offline", steps=8, resume=True, flavour="x"))
+    both = read_wandb(out)
+    assert [run.run_id for run in both] == [recorded.run_id] * 2
+    assert [row["step"] for row in both[-1].history] == [8]
+
+
+def test_command_line_killed_at_any_moment_and_interrupted(tmp_path):
+    """The real thing: a shell command, SIGKILL from outside, --resume, Ctrl-C, --resume."""
+    small = ["--steps", "400", "--log-every", "10", "--eval-every", "200", "--save-every", "50",
+             "--eval-episodes", "2", "--hidden", "16", "16", "--dataset-size", "1000",
+             "--wandb", "disabled"]  # fmt: skip
+
+    def start(out, *flags):
+        command = [sys.executable, str(RECIPE), "--out", str(out), *flags]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for_rows(process, out, number):
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            file = out / "metrics.jsonl"
+            if file.exists() and file.read_bytes().count(b"\n") >= number:
+                return
+        pytest.fail(f"no {number} rows: {process.communicate()}")
+
+    whole = start(tmp_path / "whole", *small)
+    out = tmp_path / "run"
+    process = start(out, *small)
+    wait_for_rows(process, out, 9)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process = start(out, "--resume")
+    wait_for_rows(process, out, 15)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert f"go on with: python {RECIPE} --out {out} --resume" in stderr
+    process = start(out, "--resume")
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert whole.wait() == 0
+    expected = (tmp_path / "whole" / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == expected
+    steps = [row["step"] for row in read_metrics(out / "metrics.jsonl")]
+    assert steps == list(range(10, 401, 10))

@@ -1,0 +1,231 @@
+"""Update: optimizers, schedules, targets, clipping, state, compilation."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+
+import pytest
+import torch
+from losses.examples import continuous_batch, iql
+from torchrl.objectives import SACLoss, SoftUpdate
+
+from composerl.modules import tanh_gaussian_actor, twin_q
+from composerl.spaces import Spaces
+from composerl.update import Update, cosine, linear
+
+BATCHES = [continuous_batch() + 0.1 * i for i in range(12)]
+for batch in BATCHES:
+    for key in ("terminated", "truncated", "done"):
+        batch["next", key] = continuous_batch()["next", key]
+
+
+def by_hand(loss, steps, lr=3e-4, tau=0.005, clip=None):
+    """The same training with nothing but torch: separate sums, Adam, clip, polyak."""
+    optimizer = torch.optim.Adam(loss.parameters(), lr)
+    for batch in BATCHES[:steps]:
+        out = loss(batch.clone())
+        optimizer.zero_grad()
+        (out["loss_actor"] + out["loss_qvalue"] + out["loss_value"]).backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(loss.parameters(), clip)
+        optimizer.step()
+        with torch.no_grad():
+            pairs = zip(
+                loss.target_qvalue_network.parameters(),
+                loss.qvalue_network.parameters(),
+                strict=True,
+            )
+            for target, source in pairs:
+                target.copy_((1 - tau) * target + tau * source)
+    return loss
+
+
+def assert_same(a, b, tolerance=1e-6):
+    for (name, x), (_, y) in zip(a.state_dict().items(), b.state_dict().items(), strict=True):
+        torch.testing.assert_close(
+            x, y, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_update_is_adam_plus_polyak(clip):
+    loss, _ = iql()
+    expected = by_hand(deepcopy(loss), 12, tau=0.1, clip=clip)
+    update = Update(loss, tau=0.1, max_grad_norm=clip)
+    for batch in BATCHES:
+        update(batch.clone())
+    assert_same(loss, expected)
+
+
+def test_default_has_one_fused_adam_and_moves_targets():
+    loss, batch = iql()
+    update = Update(loss)
+    (optimizer,) = update.optimizers
+    assert isinstance(optimizer, torch.optim.Adam)
+    assert optimizer.param_groups[0]["fused"]
+    before = deepcopy(loss.target_qvalue_network.state_dict())
+    update(batch)
+    after = loss.target_qvalue_network.state_dict()
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+
+
+def test_metrics_are_detached_and_complete():
+    loss, batch = iql()
+    metrics = Update(loss, lr=1e-3)(batch.clone())
+    assert set(metrics.keys()) == {
+        "loss_actor", "loss_qvalue", "loss_value", "entropy", "grad_norm", "lr",
+    }  # fmt: skip
+    assert not any(value.requires_grad for value in metrics.values())
+    assert metrics["lr"].item() == pytest.approx(1e-3)
+    fresh, _ = iql()
+    out = fresh(batch.clone())
+    sum(out[k] for k in ("loss_actor", "loss_qvalue", "loss_value")).backward()
+    norm = math.sqrt(sum(p.grad.square().sum().item() for p in fresh.parameters()))
+    assert metrics["grad_norm"].item() == pytest.approx(norm, rel=1e-5)
+
+
+def test_rates_and_schedules_by_network():
+    loss, batch = iql()
+    update = Update(
+        loss,
+        lr={"actor_network": 1e-2, "default": 1e-3},
+        schedule={"actor_network": cosine(4), "qvalue_network": linear(4, final=0.5)},
+    )
+    seen = [update(batch.clone()) for _ in range(6)]
+    actor = [m["lr_actor_network"].item() / 1e-2 for m in seen]
+    # half a cosine: (1 + cos(pi n / 4)) / 2 for n = 0..4, then 0
+    assert actor == pytest.approx([1, 0.8535534, 0.5, 0.1464466, 0, 0], abs=1e-6)
+    critic = [m["lr_qvalue_network"].item() / 1e-3 for m in seen]
+    assert critic == pytest.approx([1, 0.875, 0.75, 0.625, 0.5, 0.5])
+    assert [m["lr"].item() for m in seen] == pytest.approx([1e-3] * 6)
+
+
+def test_schedule_at_zero_freezes_only_its_network():
+    loss, batch = iql()
+    update = Update(loss, schedule={"actor_network": lambda n: 0.0})
+    before = deepcopy(loss.state_dict())
+    update(batch)
+    for name, value in loss.named_parameters():
+        assert torch.equal(value, before[name]) == name.startswith("actor_network"), name
+
+
+def test_several_optimizers():
+    loss, batch = iql()
+    actor = torch.optim.RMSprop(loss.actor_network.parameters(), lr=1e-2)
+    rest = torch.optim.Adam(
+        [*loss.qvalue_network.parameters(), *loss.value_network.parameters()], lr=1e-3
+    )
+    expected = deepcopy(loss)
+    out = expected(batch.clone())
+    for key, parameters, make in (
+        ("loss_actor", expected.actor_network, lambda p: torch.optim.RMSprop(p, lr=1e-2)),
+        ("loss_qvalue", expected.qvalue_network, lambda p: torch.optim.Adam(p, lr=1e-3)),
+        ("loss_value", expected.value_network, lambda p: torch.optim.Adam(p, lr=1e-3)),
+    ):
+        optimizer = make(parameters.parameters())
+        out[key].backward(retain_graph=True)
+        optimizer.step()
+    Update(loss, optimizer=[actor, rest], target=None)(batch)
+    for name in ("actor_network", "qvalue_network", "value_network"):
+        assert_same(getattr(loss, name), getattr(expected, name))
+
+
+def test_torchrl_updater_and_stock_loss():
+    spaces = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
+    torch.manual_seed(0)
+    loss = SACLoss(tanh_gaussian_actor(spaces, (8,)), twin_q(spaces, (8,)), num_qvalue_nets=2)
+    loss.make_value_estimator(gamma=0.99)
+    update = Update(loss)
+    before = loss.target_qvalue_network_params.clone()
+    first = update(continuous_batch())
+    assert torch.isfinite(first["grad_norm"])
+    moved = loss.target_qvalue_network_params
+    assert any((before[k] != moved[k]).any() for k in before.keys(True, True))
+    mine, batch = iql()
+    theirs = Update(mine, target=SoftUpdate(mine, tau=0.5))
+    theirs(batch)
+    target = mine.target_qvalue_network[0].module.trunk[0].weight
+    fresh = iql()[0].qvalue_network[0].module.trunk[0].weight
+    online = mine.qvalue_network[0].module.trunk[0].weight
+    torch.testing.assert_close(target, (fresh + online) / 2)
+
+
+def test_state_dict_goes_on_exactly():
+    whole, _ = iql()
+    update = Update(whole, lr=1e-3, schedule=cosine(20))
+    for batch in BATCHES:
+        update(batch.clone())
+    first, _ = iql()
+    half = Update(first, lr=1e-3, schedule=cosine(20))
+    for batch in BATCHES[:6]:
+        half(batch.clone())
+    state = deepcopy(half.state_dict())
+    second, _ = iql()
+    rest = Update(second, lr=1e-3, schedule=cosine(20))
+    rest.load_state_dict(state)
+    for batch in BATCHES[6:]:
+        metrics = rest(batch.clone())
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+    assert metrics["lr"].item() == pytest.approx(1e-3 * cosine(20)(11))
+
+
+def test_compiled_equals_eager_and_shares_its_state(tmp_path, monkeypatch):
+    """One graph for loss, backward, Adam, clip, schedule and targets: the same numbers."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    eager_loss, _ = iql()
+    compiled_loss = deepcopy(eager_loss)
+    options = {"lr": 1e-2, "schedule": {"actor_network": cosine(12)}, "max_grad_norm": 0.5}
+    eager, compiled = Update(eager_loss, **options), Update(compiled_loss, **options, compile=True)
+    counter = torch._dynamo.utils.counters
+    for i, batch in enumerate(BATCHES[:8]):
+        a, b = eager(batch.clone()), compiled(batch.clone())
+        torch.testing.assert_close(a.to_dict(), b.to_dict(), rtol=1e-4, atol=1e-5)
+        if i == 1:
+            graphs = counter["stats"]["unique_graphs"]
+    assert counter["stats"]["unique_graphs"] == graphs, "a change of the rate recompiled the graph"
+    assert_same(eager_loss, compiled_loss, 1e-4)
+    # an eager update goes on from the compiled one's state
+    again_loss, _ = iql()
+    again = Update(again_loss, **options)
+    again.load_state_dict(deepcopy(compiled.state_dict()))
+    for batch in BATCHES[8:]:
+        eager(batch.clone())
+        again(batch.clone())
+        compiled(batch.clone())
+    assert_same(eager_loss, again_loss, 1e-4)
+    assert_same(eager_loss, compiled_loss, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tau": 0.0}, "tau"),
+        ({"max_grad_norm": -1}, "max_grad_norm"),
+        ({"lr": -1.0}, "lr"),
+        ({"lr": math.nan}, "lr"),
+        ({"lr": {"critic": 1e-3, "default": 1e-3}}, "'critic'.*actor_network"),
+        ({"lr": {"actor_network": 1e-3}}, "default"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        Update(iql()[0], **options)
+
+
+def test_optimizers_must_own_each_parameter_once():
+    loss, _ = iql()
+    with pytest.raises(ValueError, match="no optimizer has"):
+        Update(loss, optimizer=torch.optim.Adam(loss.actor_network.parameters()))
+    adam = torch.optim.Adam(loss.parameters())
+    with pytest.raises(ValueError, match="more than one"):
+        Update(loss, optimizer=[adam, torch.optim.Adam(loss.parameters())])
+
+
+def test_unreduced_loss_is_refused():
+    loss, _ = iql()
+    loss.reduction = "none"
+    with pytest.raises(ValueError, match="reduction"):
+        Update(loss)
