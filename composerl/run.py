@@ -35,6 +35,7 @@ from composerl.tracking import Tracker, wandb_mode
 __all__ = ["Run", "RunConfig"]
 
 KEPT_CHECKPOINTS = 2
+EVALUATION_SEED = 0
 
 
 class Run:
@@ -190,7 +191,8 @@ class Run:
             self._evaluator = Evaluator(self.config.env)
         policy = self._policy()
         policy._evaluator = self._evaluator
-        result = policy.evaluate(self.config.eval_episodes, self.config.seed)
+        # The same episodes for every seed of training: some starts are harder than others.
+        result = policy.evaluate(self.config.eval_episodes, EVALUATION_SEED)
         self._row |= {
             "eval/return": result.mean,
             "eval/return_std": result.std,

@@ -11,8 +11,9 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
 
-from composerl.losses.common import LeanLoss, blank, check_number, independent_copies, read
+from composerl.losses.common import LeanLoss, check_number, independent_copies
 from composerl.losses.functional import advantage_weighted_loss, distance, expectile_loss
+from composerl.losses.reading import blank, distribution, read
 
 __all__ = ["IQLLoss"]
 
@@ -196,7 +197,7 @@ class IQLLoss(LeanLoss):
 
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
         action = read(tensordict, self.tensor_keys.action)
-        log_prob = self._distribution(self.actor_network, tensordict).log_prob(action)
+        log_prob = distribution(self.actor_network, tensordict).log_prob(action)
         if log_prob.shape != tensordict.batch_size:
             raise ValueError(
                 f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "

@@ -71,13 +71,14 @@ class MLP(nn.Sequential):
             layers.append(nn.Linear(in_dim, width))
             if layer_norm:
                 layers.append(nn.LayerNorm(width))
-            layers.append(ACTIVATIONS[activation]())
+            layers.append(_activation(activation))
             in_dim = width
         super().__init__(*layers, nn.Linear(in_dim, out_dim))
         if init == "orthogonal":
-            for layer in self[:-1]:
+            *inner, last = self  # slicing a Sequential would build another MLP
+            for layer in inner:
                 orthogonal_(layer, 2**0.5)
-            orthogonal_(self[-1], out_gain)
+            orthogonal_(last, out_gain)
 
 
 def orthogonal_(layer: nn.Module, gain: float) -> None:
@@ -85,3 +86,8 @@ def orthogonal_(layer: nn.Module, gain: float) -> None:
     if isinstance(layer, nn.Linear):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
+
+
+def _activation(name: str) -> nn.Module:
+    # ReLU's gradient needs only its output: in place it saves an allocation per layer.
+    return nn.ReLU(inplace=True) if name == "relu" else ACTIVATIONS[name]()

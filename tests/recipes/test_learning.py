@@ -1,0 +1,45 @@
+"""Recipes learn with their defaults, on several seeds, and a broken one would not (slow)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from recipes.harness import RECIPES, load_recipe
+
+from composerl.data import load_dataset
+
+PATHS = {path.stem: path for path in RECIPES}
+
+#: Recipe -> mean return over 20 episodes that its defaults must reach, CPU seconds they may take.
+GOALS = {"iql_pendulum": (-200.0, 120.0)}
+
+pytestmark = pytest.mark.slow
+
+
+def train(name, out, **changes):
+    recipe = load_recipe(PATHS[name])
+    recipe.main(recipe.Config(out=out, wandb="disabled", **changes))
+    return json.loads((out / "summary.json").read_text())
+
+
+def test_every_recipe_has_a_goal():
+    assert set(PATHS) == set(GOALS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", GOALS)
+def test_defaults_reach_the_goal(name, seed, tmp_path):
+    goal, seconds = GOALS[name]
+    summary = train(name, tmp_path / "run", seed=seed)
+    assert summary["final"]["episodes"] == 20
+    assert summary["final"]["return"] >= goal
+    assert summary["time/cpu_seconds"] <= seconds
+
+
+def test_iql_does_better_than_its_data_and_than_cloning_it(tmp_path):
+    """The goal is out of reach of the data's behaviour, and of IQL without its weights."""
+    data = load_dataset("mixed", "Pendulum-v1")
+    assert data.mean_return <= -600
+    cloned = train("iql_pendulum", tmp_path / "bc", beta=0.0)
+    assert cloned["final"]["return"] < -300

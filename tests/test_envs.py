@@ -1,0 +1,121 @@
+"""Environments and their spaces."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torchrl.envs import EnvBase, GymEnv, SerialEnv
+from torchrl.envs.utils import check_env_specs
+
+from composerl.envs import make_env
+from composerl.evaluation import MAX_ENVS, Evaluator
+from composerl.spaces import Spaces
+
+
+class Wide(gym.Env):
+    """Float64 observations, terminates after 3 steps with reward 1 a step."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Box(-3.0, 3.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=2), {}
+
+    def step(self, action):
+        assert np.asarray(action).shape == (1,)
+        self.t += 1
+        return np.full(2, float(self.t)), 1.0, self.t == 3, False, {}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", Wide])
+def test_torchrl_environment(env, num_envs):
+    made = make_env(env, num_envs, seed=0)
+    assert isinstance(made, EnvBase)
+    check_env_specs(made)
+    assert made.observation_spec["observation"].dtype == torch.float32
+    assert made.batch_size == torch.Size([] if num_envs == 1 else [num_envs])
+    assert Spaces.of(made) == Spaces.of(env)
+
+
+def test_bounds_are_the_environment_s_own():
+    spec = make_env("Pendulum-v1").action_spec
+    assert (spec.space.low.item(), spec.space.high.item()) == (-2.0, 2.0)
+
+
+def test_time_limit_truncates_and_never_terminates():
+    rollout = make_env("Pendulum-v1").rollout(300)
+    assert len(rollout) == 200
+    assert rollout["next", "truncated"][-1]
+    assert not rollout["next", "terminated"].any()
+
+
+def test_seed_repeats():
+    first, second = (make_env("Pendulum-v1", seed=3).reset()["observation"] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_factory_of_a_torchrl_environment():
+    made = make_env(lambda: GymEnv("Pendulum-v1"))
+    assert isinstance(made, GymEnv)
+    assert isinstance(make_env(lambda: GymEnv("Pendulum-v1"), 2), SerialEnv)
+
+
+def test_unknown_id_gives_gymnasium_s_suggestion():
+    with pytest.raises(ValueError, match=r"'Pendlum-v1' cannot be made.*Did you mean.*Pendulum"):
+        make_env("Pendlum-v1")
+    with pytest.raises(ValueError, match="num_envs"):
+        make_env("Pendulum-v1", 0)
+
+
+def test_spaces():
+    assert Spaces.of("Pendulum-v1") == Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
+    assert Spaces.of("CartPole-v1") == Spaces(obs_shape=(4,), num_actions=2)
+    assert Spaces.of(Wide).obs_dtype == "float32"
+    box = Spaces(obs_shape=[3], low=[-1.0], high=[1.0])
+    assert Spaces(**box.to_json()) == box
+    assert (box.action_dim, box.obs_dim, box.discrete) == (1, 3, False)
+    with pytest.raises(ValueError, match="either low and high"):
+        Spaces(obs_shape=(3,))
+    with pytest.raises(ValueError, match="one length"):
+        Spaces(obs_shape=(3,), low=(1.0,), high=(1.0, 2.0))
+
+    class Odd(Wide):
+        observation_space = gym.spaces.Dict({"x": gym.spaces.Discrete(2)})
+
+    with pytest.raises(ValueError, match="only Box observations"):
+        Spaces.of(Odd)
+
+    class Many(Wide):
+        action_space = gym.spaces.MultiDiscrete([2, 2])
+
+    with pytest.raises(ValueError, match="only Discrete and one-dimensional Box"):
+        Spaces.of(Many)
+
+
+def test_evaluation_counts_episodes_right():
+    evaluate = Evaluator(Wide)
+    shapes = []
+
+    def act(obs):
+        shapes.append(tuple(obs.shape))
+        assert obs.dtype == torch.float32
+        return torch.zeros(len(obs), 1)
+
+    result = evaluate(act, MAX_ENVS + 5, seed=0)
+    assert result.returns == (3.0,) * (MAX_ENVS + 5)
+    assert result.lengths == (3,) * (MAX_ENVS + 5)
+    assert shapes == [(MAX_ENVS, 2)] * 3 + [(5, 2)] * 3
+    assert str(result) == f"3.0 ± 0.0 over {MAX_ENVS + 5} episodes"
+    with pytest.raises(ValueError, match="episodes"):
+        evaluate(act, 0, seed=0)
+    evaluate.close()
+
+
+def test_evaluation_of_discrete_actions():
+    result = Evaluator("CartPole-v1")(lambda obs: torch.zeros(len(obs), dtype=torch.long), 4, 0)
+    assert all(8 <= length <= 11 for length in result.lengths)
