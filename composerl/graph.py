@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torchrl.objectives import LossModule
 
+from composerl.adam import FusedAdam
+
 __all__ = ["GraphStep", "clip_factor", "total"]
 
 
@@ -152,6 +154,6 @@ class GraphStep:
 
 
 def _is_simple_adam(optimizer: Optimizer) -> bool:
-    return type(optimizer) in (Adam, AdamW) and not any(
+    return type(optimizer) in (Adam, AdamW, FusedAdam) and not any(
         group["amsgrad"] or group["maximize"] for group in optimizer.param_groups
     )

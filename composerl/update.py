@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
+from composerl.adam import FusedAdam
 from composerl.graph import GraphStep, clip_factor, total
 
 __all__ = ["Update", "cosine", "linear"]
@@ -81,7 +82,7 @@ class Update:
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
         if optimizer is None:
             groups = _groups(loss, lr, schedule)
-            self.optimizers: list[Optimizer] = [Adam(groups, fused=True)]
+            self.optimizers: list[Optimizer] = [FusedAdam(groups)]
         else:
             self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else [*optimizer]
             if isinstance(schedule, Mapping):
@@ -154,12 +155,14 @@ class Update:
         out = self.loss(batch)
         total(out).backward()
         grads = [p.grad for p in self._parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(grads)
+        # One norm of all gradients in a row: a norm per tensor costs four times as much.
+        norm = torch.cat([grad.flatten() for grad in grads]).norm()
         if self.max_grad_norm is not None:
             torch._foreach_mul_(grads, clip_factor(norm, self.max_grad_norm))
         for optimizer in self.optimizers:
             optimizer.step()
-            optimizer.zero_grad()
+        for p in self._parameters:
+            p.grad = None
         self._move_targets()
         metrics = {key: value.detach() for key, value in out.items()}
         metrics["grad_norm"] = norm

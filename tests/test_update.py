@@ -70,6 +70,34 @@ def test_default_has_one_fused_adam_and_moves_targets():
     assert any(not torch.equal(before[k], after[k]) for k in before)
 
 
+def test_fused_adam_is_torch_s_own_to_the_bit():
+    from composerl.adam import FusedAdam
+
+    torch.manual_seed(0)
+    start = [torch.randn(5, 3), torch.randn(7), torch.randn(2, 2)]
+    options = {"lr": 1e-2, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}
+    results = []
+    for make in (FusedAdam, lambda p, **o: torch.optim.Adam(p, fused=True, **o)):
+        params = [torch.nn.Parameter(x.clone()) for x in start]
+        optimizer = make(params, **options)
+        generator = torch.Generator().manual_seed(1)
+        for i in range(20):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=generator)
+            if i % 3 == 0:
+                params[1].grad = None  # a parameter that this step does not reach
+            optimizer.step()
+        results.append((params, optimizer.state_dict()))
+    (mine, my_state), (theirs, their_state) = results
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    for index, state in their_state["state"].items():
+        for key, value in state.items():
+            assert torch.equal(value, my_state["state"][index][key])
+    # and each loads the other's state
+    FusedAdam(mine, **options).load_state_dict(their_state)
+    torch.optim.Adam(mine, fused=True, **options).load_state_dict(my_state)
+
+
 def test_metrics_are_detached_and_complete():
     loss, batch = iql()
     metrics = Update(loss, lr=1e-3)(batch.clone())

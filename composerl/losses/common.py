@@ -65,6 +65,11 @@ class LeanLoss(LossModule):
         return False
 
     def __getattr__(self, name: str) -> Any:
+        # What forward looks up comes first: this runs a dozen times per update.
+        for kind in ("_modules", "_buffers"):
+            found = self.__dict__.get(kind, {}).get(name)
+            if found is not None:
+                return found
         if name.endswith("_params"):
             module = self._modules.get(name.removesuffix("_params"))
             if module is not None:
@@ -166,6 +171,8 @@ class LeanLoss(LossModule):
         weights = self._maybe_get_priority_weight(batch)
         if weights is not None:
             weights = weights.reshape(batch.batch_size)
+        if mask is None and weights is None and self.reduction == "mean":
+            return torch.mean, torch.mean  # the usual case, without the search for masks
         masked = None if mask is None else batch
         metric = "none" if self.reduction == "none" else "mean"
         return (

@@ -55,7 +55,7 @@ class _Head(nn.Module):
         return self.trunk(observation if self.normalize is None else self.normalize(observation))
 
     def squash(self, x: Tensor) -> Tensor:
-        return x.tanh() * self.half_range + self.middle
+        return torch.addcmul(self.middle, x.tanh(), self.half_range)
 
 
 class _GaussianHead(_Head):

@@ -1,0 +1,59 @@
+"""Adam, as torch.optim has it, without the Python around its fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Adam
+
+__all__ = ["FusedAdam"]
+
+
+class FusedAdam(Adam):
+    """``torch.optim.Adam(fused=True)`` with a leaner ``step``: same state, same bits.
+
+    The stock method sorts parameters by device, type and options at every call, which takes ten
+    times as long as the kernel itself for networks of this size.
+    """
+
+    def __init__(self, params: Any, lr: float = 3e-4, **options: Any) -> None:
+        super().__init__(params, lr=lr, fused=True, **options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """One update of every parameter that has a gradient."""
+        if closure is not None:
+            raise ValueError("FusedAdam takes no closure")
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            states = [self.state[p] or self._start(p) for p in params]
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            beta1, beta2 = group["betas"]
+            torch._fused_adam_(
+                params,
+                [p.grad for p in params],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def _start(self, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+        self.state[p] = {
+            "step": torch.zeros((), dtype=torch.float32, device=p.device),
+            "exp_avg": torch.zeros_like(p),
+            "exp_avg_sq": torch.zeros_like(p),
+        }
+        return self.state[p]
