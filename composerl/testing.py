@@ -134,17 +134,30 @@ def _reductions(loss: LossModule, batch: TensorDict) -> None:
 
 def _mask(loss: LossModule, batch: TensorDict) -> None:
     half = batch.shape[0] // 2
-    expected = _call(loss, batch[:half])
-    padded = batch.clone()
     mask = torch.ones(*batch.shape, 1, dtype=torch.bool)
     mask[half:] = False
-    padded.set(MASK, mask)
-    loss.reduction = "none"
-    rows = _call(loss, padded)
-    plain = _call(loss, batch)
+    batch.set(MASK, mask)
+    garbage = batch.apply(lambda x: x.clone())
+    for key in batch.keys(True, True):
+        if garbage.get(key).is_floating_point():
+            garbage.get(key)[half:] = torch.nan
+    gradients = []
+    for padding in (batch, garbage):
+        out = _call(loss, padding)
+        loss.zero_grad()
+        sum(out[key] for key in _minimised(out)).backward()
+        gradients.append([p.grad for p in loss.parameters() if p.grad is not None])
+        if padding is batch:
+            expected = out
     for key in _minimised(expected):
+        _close(out[key], expected[key], f"{key} with NaN in rows masked by {MASK}")
+    for a, b in zip(*gradients, strict=True):
+        _close(a, b, f"a gradient with NaN in rows masked by {MASK}")
+    loss.reduction = "none"
+    rows = _call(loss, batch)
+    for key in _minimised(rows):
         assert not rows[key][half:].any(), f"{key}: rows masked by {MASK} must be zero"
-        _close(rows[key][:half], plain[key][:half], f"{key}: rows not masked")
+        _close(rows[key].sum() / mask.sum(), expected[key], f"{key}: the mean counts masked rows")
 
 
 def _weights(loss: LossModule, batch: TensorDict) -> None:

@@ -6,12 +6,27 @@ it stops gradients. The LossModules beside this file are these functions plus bo
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["advantage_weighted_loss", "distance", "expectile_loss"]
+__all__ = [
+    "advantage_weighted_loss",
+    "distance",
+    "expectile_loss",
+    "gumbel_rescale_loss",
+    "xql_value_loss",
+]
 
-_DISTANCES = {"l2": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss}
+_DISTANCES = {
+    "l2": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "huber": partial(F.huber_loss, delta=20.0),
+}
+DISTANCES = tuple(_DISTANCES)
 
 
 def expectile_loss(diff: Tensor, expectile: float | Tensor) -> Tensor:
@@ -28,6 +43,56 @@ def expectile_loss(diff: Tensor, expectile: float | Tensor) -> Tensor:
     """
     # A weight in diff's own type: torch.where on two Python numbers would be float32.
     return (expectile - (diff < 0).to(diff.dtype)).abs() * diff.square()
+
+
+def gumbel_rescale_loss(
+    value_diff: Tensor,
+    loss_temperature: float | Tensor,
+    max_value_diff_exp: float | Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Gumbel regression, :math:`e^{z} - z - 1` with :math:`z = (Q - V) / \beta`, kept finite.
+
+    The minimiser over V of its mean is :math:`\beta \log E[e^{Q / \beta}]`: a soft maximum that
+    needs no policy. The exponential is kept finite in two steps: ``z`` is clipped from above
+    (beyond it there is no gradient), and the loss is divided by :math:`e^{m}`, where ``m`` is the
+    batch's largest ``z``, at least -1 and without gradient:
+
+    .. math:: e^{z - m} - z e^{-m} - e^{-m}
+
+    so that a row's loss depends on the batch it is in, but its minimiser does not.
+
+    Reference: Garg et al. 2023, https://arxiv.org/abs/2301.02328, equation 8 and appendix C.
+
+    Args:
+        value_diff: ``Q - V``, any shape. Gradients flow through it.
+        loss_temperature: beta > 0: small values approach the maximum, large ones the mean.
+        max_value_diff_exp: upper clip of ``z``, 5 or 7 in the paper.
+        mask: rows that belong to the batch; the others do not count for ``m``.
+    """
+    z = torch.clamp(value_diff / loss_temperature, max=max_value_diff_exp)
+    counted = z.detach() if mask is None else z.detach().masked_fill(~mask, -1.0)
+    m = counted.amax().clamp(min=-1.0)
+    return (z - m).exp() - (z + 1) * (-m).exp()
+
+
+def xql_value_loss(
+    q_values: Tensor,
+    value: Tensor,
+    loss_temperature: float | Tensor,
+    max_value_diff_exp: float | Tensor,
+) -> Tensor:
+    """XQL's loss of V: Gumbel regression of the smallest critic, ``(batch,)``.
+
+    Args:
+        q_values: target critics, ``(critics, batch)``; detached here.
+        value: V(s), ``(batch,)``. Gradients flow through it.
+        loss_temperature: see :func:`gumbel_rescale_loss`.
+        max_value_diff_exp: see :func:`gumbel_rescale_loss`.
+    """
+    return gumbel_rescale_loss(
+        q_values.detach().amin(0) - value, loss_temperature, max_value_diff_exp
+    )
 
 
 def advantage_weighted_loss(
@@ -52,7 +117,7 @@ def advantage_weighted_loss(
 
 
 def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:
-    """Elementwise ``l2``, ``l1`` or ``smooth_l1`` distance, with TorchRL's names."""
+    """Elementwise distance: ``l2``, ``l1``, ``smooth_l1`` or ``huber`` (with delta 20)."""
     if name not in _DISTANCES:
-        raise ValueError(f"the distance must be one of {sorted(_DISTANCES)}, got {name!r}")
+        raise ValueError(f"the distance must be one of {DISTANCES}, got {name!r}")
     return _DISTANCES[name](prediction, target, reduction="none")

@@ -12,7 +12,12 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, d
 from torch import Tensor
 
 from composerl.losses.common import LeanLoss, check_number, independent_copies
-from composerl.losses.functional import advantage_weighted_loss, distance, expectile_loss
+from composerl.losses.functional import (
+    DISTANCES,
+    advantage_weighted_loss,
+    distance,
+    expectile_loss,
+)
 from composerl.losses.reading import blank, distribution, read
 
 __all__ = ["IQLLoss"]
@@ -44,7 +49,8 @@ class IQLLoss(LeanLoss):
 
     Keyword Args:
         num_qvalue_nets: how many critics; the minimum of their targets is taken.
-        loss_function: distance of the critics to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"``.
+        loss_function: distance of the critics to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"``
+            or ``"huber"`` (delta 20).
         temperature: beta, *multiplies* the advantage: 0 clones the data, larger values imitate
             only its best actions. 3 for locomotion, 10 for AntMaze, 0.5 for kitchen and adroit.
         expectile: tau in (0, 1): 0.5 is the value of the behaviour policy, larger values approach
@@ -110,10 +116,8 @@ class IQLLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
-        if loss_function not in ("l2", "l1", "smooth_l1"):
-            raise ValueError(
-                f"loss_function must be 'l2', 'l1' or 'smooth_l1', got {loss_function!r}"
-            )
+        if loss_function not in DISTANCES:
+            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
         check_number("expectile", expectile, 0, 1)
         check_number("temperature (beta)", temperature, 0, inf, ends="[)")
         check_number("max_advantage_weight", max_advantage_weight, 0, inf, ends="(]")
@@ -165,7 +169,7 @@ class IQLLoss(LeanLoss):
             target = self._target(tensordict, next_value)
 
         advantage = target_q.amin(0) - self._value(self.value_network, tensordict, keys.value)
-        loss_value = self._value_loss(advantage)
+        loss_value = self._value_loss(advantage, mask)
 
         q = torch.stack(
             [
@@ -192,7 +196,7 @@ class IQLLoss(LeanLoss):
             tensordict.batch_size if self.reduction == "none" else [],
         )
 
-    def _value_loss(self, advantage: Tensor) -> Tensor:
+    def _value_loss(self, advantage: Tensor, mask: Tensor | None) -> Tensor:
         return expectile_loss(advantage, self.expectile)
 
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:

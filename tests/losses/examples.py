@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from composerl.losses import IQLLoss
+from composerl.losses import IQLLoss, XQLLoss
 from composerl.modules import gaussian_actor, twin_q, value
 from composerl.spaces import Spaces
 
@@ -45,7 +45,14 @@ def iql() -> tuple[IQLLoss, TensorDict]:
     return loss, continuous_batch()
 
 
+def xql() -> tuple[XQLLoss, TensorDict]:
+    torch.manual_seed(0)
+    loss = XQLLoss(gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), value(BOX, (8,), layer_norm=True))
+    return loss, continuous_batch()
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "IQLLoss": (iql, {}),
+    "XQLLoss": (xql, {}),
 }
