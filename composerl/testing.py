@@ -47,10 +47,10 @@ def check_loss(
         _one_graph(deepcopy(loss), batch.clone())
 
 
-def _call(loss: LossModule, batch: TensorDictBase) -> TensorDictBase:
+def _call(loss: LossModule, batch: TensorDictBase, seed: int = 0) -> TensorDictBase:
     """The loss on a copy of the batch, with the same random numbers at every call."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return loss(batch.clone())
 
 
@@ -187,15 +187,17 @@ def _priority(loss: LossModule, batch: TensorDict) -> None:
 
 def _gradients(loss: LossModule, batch: TensorDict) -> None:
     out = _call(loss, batch)
-    owner: dict[str, str] = {}
+    reached: dict[str, set[str]] = {}
     for key in _minimised(out):
         loss.zero_grad()
         out[key].backward(retain_graph=True)
-        reached = [n for n, p in loss.named_parameters() if p.grad is not None and p.grad.any()]
-        assert reached, f"{key} reaches no parameter"
-        for name in reached:
-            assert name not in owner, f"{name} gets gradients from {owner.get(name)} and {key}"
-            owner[name] = key
+        names = [n for n, p in loss.named_parameters() if p.grad is not None and p.grad.any()]
+        reached[key] = {name.split(".")[0] for name in names}
+        assert names, f"{key} reaches no parameter"
+        for other, networks in reached.items():
+            # Two losses may train one network together, but none may touch another's.
+            if networks & reached[key]:
+                assert networks == reached[key], f"{key} and {other} share {networks} only in part"
     for name, parameter in torch.nn.Module.named_parameters(loss):
         if name.startswith("target_"):
             assert parameter.grad is None, f"the target {name} got a gradient"
@@ -261,11 +263,13 @@ def _copies_and_moves(loss: LossModule, batch: TensorDict) -> None:
     expected = _call(loss, batch)
     copy = deepcopy(loss)
     assert not {id(p) for p in copy.parameters()} & {id(p) for p in loss.parameters()}
+    other = _call(loss, batch, seed=1)
     doubled = batch.apply(lambda x: x.double() if x.is_floating_point() else x)
     out = _call(copy.double(), doubled)
     for key in _minimised(expected):
         assert out[key].dtype == torch.float64, f"{key} after .double() is {out[key].dtype}"
-        _close(out[key].float(), expected[key], f"{key} after deepcopy and .double()", 1e-3)
+        if torch.equal(other[key], expected[key]):  # random numbers differ between types
+            _close(out[key].float(), expected[key], f"{key} after deepcopy and .double()", 1e-3)
     if torch.cuda.is_available():
         _call(deepcopy(loss).cuda(), batch.cuda())
 

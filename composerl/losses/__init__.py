@@ -1,7 +1,9 @@
 """Losses as TorchRL LossModules, and the per-sample functions they are made of."""
 
+from composerl.losses.cql import CQLLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
+    cql_penalty,
     distance,
     expectile_loss,
     gumbel_rescale_loss,
@@ -11,9 +13,11 @@ from composerl.losses.iql import IQLLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
+    "CQLLoss",
     "IQLLoss",
     "XQLLoss",
     "advantage_weighted_loss",
+    "cql_penalty",
     "distance",
     "expectile_loss",
     "gumbel_rescale_loss",

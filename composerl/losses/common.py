@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor, nn
+from torchrl.data import Composite, TensorSpec
 from torchrl.objectives import LossModule, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
 from composerl.losses.reading import call_network, read
 
-__all__ = ["LeanLoss", "check_number", "independent_copies"]
+__all__ = ["LeanLoss", "action_box", "check_number", "independent_copies"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -158,6 +159,17 @@ class LeanLoss(LossModule):
         target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
         return target.squeeze(-1)
 
+    def _check_log_prob(self, log_prob: Tensor, batch: TensorDictBase) -> Tensor:
+        """``log_prob`` of the batch's actions, or an error if it is not one number per row."""
+        if log_prob.shape != batch.batch_size:
+            key = self.tensor_keys.action
+            raise ValueError(
+                f"entry {key!r} has shape {tuple(read(batch, key).shape)}, whose log-probability "
+                f"has shape {tuple(log_prob.shape)} instead of the batch's "
+                f"{tuple(batch.batch_size)}"
+            )
+        return log_prob
+
     def _mask(self, batch: TensorDictBase) -> Tensor | None:
         """Which rows count, ``(batch,)``, if the batch says so."""
         masks = [batch.get(key, None) for key in self._loss_mask_keys()]
@@ -189,6 +201,18 @@ def check_number(name: str, value: float, low: float, high: float, *, ends: str 
     if not (above and below):  # NaN fails every comparison and ends here too
         raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
     return value
+
+
+def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds of the actions, from a spec or the actor's own."""
+    if spec is None:
+        spec = getattr(actor, "spec", None)
+    if isinstance(spec, Composite):
+        spec = spec["action"] if "action" in spec.keys() else None  # noqa: SIM118
+    space = getattr(spec, "space", None)
+    if not hasattr(space, "low") or not torch.isfinite(space.high - space.low).all():
+        raise ValueError(f"bounded actions are needed: pass a Bounded action_spec, got {spec}")
+    return space.low.clone(), space.high.clone()
 
 
 def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 __all__ = [
     "advantage_weighted_loss",
+    "cql_penalty",
     "distance",
     "expectile_loss",
     "gumbel_rescale_loss",
@@ -114,6 +115,39 @@ def advantage_weighted_loss(
     """
     weight = (temperature * advantage.detach()).exp().clamp(max=max_weight)
     return -weight * log_prob
+
+
+def cql_penalty(
+    q_samples: Tensor,
+    log_density: Tensor,
+    q_data: Tensor,
+    temperature: float | Tensor = 1.0,
+    policy_floor: Tensor | None = None,
+) -> Tensor:
+    r"""What CQL(H) minimises besides the TD error, :math:`T \log\sum_j e^{z_j/T} - Q(s, a)`.
+
+    With :math:`z_j = Q(s, a_j) - \log p(a_j)`: importance sampling of the integral of exp Q over
+    the actions, by samples of different origin. With Q zero and every density that of a uniform
+    distribution over a box, it is the logarithm of the number of samples times the box's volume.
+
+    Reference: Kumar et al. 2020, https://arxiv.org/abs/2006.04779, appendix F.
+
+    Args:
+        q_samples: Q(s, a_j), ``(critics, samples, batch)``. Gradients flow.
+        log_density: log p(a_j) of the distribution that a_j came from, ``(samples, batch)``.
+        q_data: Q(s, a) of the data's actions, ``(critics, batch)``. Gradients flow.
+        temperature: T > 0.
+        policy_floor: Cal-QL: the value of samples after the first third (those of the policy) is
+            at least this, ``(batch,)``, before the correction.
+
+    Returns: ``(critics, batch)``.
+    """
+    if policy_floor is not None:
+        uniform = q_samples.shape[1] // 3
+        floored = torch.maximum(q_samples[:, uniform:], policy_floor)
+        q_samples = torch.cat([q_samples[:, :uniform], floored], 1)
+    z = (q_samples - log_density) / temperature
+    return temperature * z.logsumexp(1) - q_data
 
 
 def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:

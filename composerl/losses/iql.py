@@ -18,7 +18,7 @@ from composerl.losses.functional import (
     distance,
     expectile_loss,
 )
-from composerl.losses.reading import blank, distribution, read
+from composerl.losses.reading import blank, distribution, read, step_key
 
 __all__ = ["IQLLoss"]
 
@@ -146,7 +146,7 @@ class IQLLoss(LeanLoss):
                     *self.actor_network.in_keys,
                     *critics,
                     *values,
-                    *(("next", key) if isinstance(key, str) else ("next", *key) for key in values),
+                    *map(step_key, values),
                 ]
             )
         )
@@ -202,10 +202,4 @@ class IQLLoss(LeanLoss):
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
         action = read(tensordict, self.tensor_keys.action)
         log_prob = distribution(self.actor_network, tensordict).log_prob(action)
-        if log_prob.shape != tensordict.batch_size:
-            raise ValueError(
-                f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "
-                f"log-probability has shape {tuple(log_prob.shape)} instead of the batch's "
-                f"{tuple(tensordict.batch_size)}"
-            )
-        return log_prob
+        return self._check_log_prob(log_prob, tensordict)

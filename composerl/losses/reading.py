@@ -12,7 +12,7 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["blank", "call_network", "distribution", "read"]
+__all__ = ["blank", "call_at", "call_network", "distribution", "read", "step_key"]
 
 
 def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -43,15 +43,59 @@ def call_network(
         raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
 
 
+def call_at(
+    network: nn.Module,
+    batch: TensorDictBase,
+    given: dict[NestedKey, Tensor],
+    key: NestedKey,
+    *,
+    next_step: bool = False,
+    frozen: bool = False,
+) -> Tensor:
+    """Output ``key`` of a network on the batch with some inputs ``given`` ``(k, batch, ...)``.
+
+    The other inputs are repeated k times (as views). With ``frozen`` no gradient reaches the
+    network's parameters, but those of the inputs flow.
+    """
+    number = next(iter(given.values())).shape[0]
+    inputs = []
+    for name in network.in_keys:
+        if name in given:
+            inputs.append(given[name])
+        else:
+            value = read(batch, step_key(name) if next_step else name)
+            inputs.append(value.expand(number, *value.shape))
+    plain = is_plain(network)
+    module = network.module if plain else network
+    arguments = tuple(inputs)
+    if not plain:
+        shape = (number, *batch.batch_size)
+        arguments = (TensorDict(dict(zip(network.in_keys, inputs, strict=True)), shape),)
+    try:
+        if frozen:
+            tensors = {k: p.detach() for k, p in module.named_parameters()}
+            out = torch.func.functional_call(module, tensors, arguments)
+        else:
+            out = module(*arguments)
+    except RuntimeError as error:
+        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
+        raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
+    if not plain:
+        return out.get(key)
+    return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+
+
+def step_key(key: NestedKey) -> tuple[str, ...]:
+    """The key of the same entry at the next step."""
+    return ("next", key) if isinstance(key, str) else ("next", *key)
+
+
 def network_inputs(
     network: nn.Module, batch: TensorDictBase, *, next_step: bool = False
 ) -> list[Tensor]:
     """The network's ``in_keys`` from the batch, or from its ``next`` entry."""
     if next_step:
-        return [
-            read(batch, ("next", key) if isinstance(key, str) else ("next", *key))
-            for key in network.in_keys
-        ]
+        return [read(batch, step_key(key)) for key in network.in_keys]
     return [read(batch, key) for key in network.in_keys]
 
 
@@ -77,8 +121,10 @@ def is_plain(network: nn.Module) -> bool:
     )
 
 
-def distribution(actor: nn.Module, batch: TensorDictBase) -> Distribution:
-    """The actor's action distribution on the batch."""
+def distribution(
+    actor: nn.Module, batch: TensorDictBase, *, next_step: bool = False
+) -> Distribution:
+    """The actor's action distribution at the batch's observations, or at the next ones."""
     if (
         isinstance(actor, ProbabilisticTensorDictSequential)
         and len(actor.module) == 2
@@ -86,8 +132,9 @@ def distribution(actor: nn.Module, batch: TensorDictBase) -> Distribution:
         and isinstance(actor.module[1], ProbabilisticTensorDictModule)
     ):
         network, head = actor.module
-        out = network.module(*network_inputs(network, batch))
+        out = network.module(*network_inputs(network, batch, next_step=next_step))
         out = out if isinstance(out, tuple) else (out,)
         # get_dist only looks its parameters up by key, which a dictionary does as well.
         return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
-    return actor.get_dist(batch.select(*actor.in_keys))
+    inputs = network_inputs(actor, batch, next_step=next_step)
+    return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from composerl.losses import IQLLoss, XQLLoss
-from composerl.modules import gaussian_actor, twin_q, value
+from composerl.losses import CQLLoss, IQLLoss, XQLLoss
+from composerl.modules import gaussian_actor, tanh_gaussian_actor, twin_q, value
 from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
@@ -51,8 +51,15 @@ def xql() -> tuple[XQLLoss, TensorDict]:
     return loss, continuous_batch()
 
 
+def cql(**options: Any) -> tuple[CQLLoss, TensorDict]:
+    torch.manual_seed(0)
+    loss = CQLLoss(tanh_gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), num_random=3, **options)
+    return loss, continuous_batch()
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
+    "CQLLoss": (cql, {}),
     "IQLLoss": (iql, {}),
     "XQLLoss": (xql, {}),
 }

@@ -1,0 +1,276 @@
+"""Conservative Q-learning, continuous actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from torch import Tensor, nn
+from torchrl.data import TensorSpec
+from torchrl.modules.distributions.utils import rsample_and_log_prob
+
+from composerl.losses.common import LeanLoss, action_box, check_number, independent_copies
+from composerl.losses.functional import DISTANCES, cql_penalty, distance
+from composerl.losses.reading import blank, call_at, distribution, read
+
+__all__ = ["CQLLoss"]
+
+#: Rows that a critic evaluates at a time: their activations stay in the cache.
+CHUNK = 1024
+
+
+class CQLLoss(LeanLoss):
+    r"""CQL(H): SAC whose critics are pushed down where the data have no actions.
+
+    Paper: Kumar, Zhou, Tucker, Levine 2020, https://arxiv.org/abs/2006.04779, equation 4 and
+    appendix F. For each critic
+
+    .. math::
+        L_{Q_i} = (y - Q_i(s, a))^2 + \alpha \Big( T \log \sum_{j=1}^{3n}
+            e^{z_j / T} - Q_i(s, a) \Big), \quad
+        y = r + \gamma (1 - terminated) \min_k \bar Q_k(s', a'), \; a' \sim \pi(s')
+
+    where the 3n entries, all at s, are importance-corrected: n uniform actions
+    :math:`Q_i(s, a) + \log vol(box)`, n of the policy :math:`Q_i(s, a) - \log \pi(a|s)`, and n of
+    the policy *at s'*, :math:`Q_i(s, a') - \log \pi(a'|s')`. Sampled actions carry no gradient.
+    The actor and its temperature are SAC's.
+
+    Difference to ``torchrl.objectives.CQLLoss``: there the logsumexp spans three values whatever
+    ``num_random`` is, uniform actions are drawn from [-1, 1] whatever the bounds, the Lagrange
+    multiplier never multiplies, and ``loss_actor_bc`` would be summed with the rest. Here the
+    outputs named ``loss_*`` are exactly what is minimised.
+
+    Args:
+        actor_network: the policy, with ``get_dist``, bounded actions and reparametrised samples.
+        qvalue_network: one critic or a list of ``num_qvalue_nets`` critics.
+
+    Keyword Args:
+        num_qvalue_nets: how many critics.
+        loss_function: distance of the critics to their target.
+        alpha_init: initial temperature of SAC.
+        fixed_alpha: keep it.
+        target_entropy: entropy it is tuned to, ``"auto"`` for minus the action's dimension.
+        action_spec: the action box; the actor's own by default.
+        temperature: T > 0 of the logsumexp; small values approach the maximum.
+        min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative. 5 to 10.
+        num_random: n >= 1.
+        max_q_backup: the target takes the best of n actions instead of one.
+        deterministic_backup: no entropy bonus in the target.
+        with_lagrange: tune the weight instead (``min_q_weight`` is not used) so that the
+            difference of logsumexp and Q(s, a) stays at ``lagrange_thresh``.
+        lagrange_thresh: that gap, > 0.
+        calibrated: Cal-QL (Nakamoto et al. 2023): values of policy actions count at least as much
+            as the data's Monte Carlo return, read from ``mc_return``.
+        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads what :class:`~composerl.losses.IQLLoss` does, with the actor's ``("next", ...)`` inputs in
+    place of V's, and ``mc_return`` ``(batch, 1)`` if calibrated. Returns ``loss_actor``,
+    ``loss_qvalue``, ``loss_cql``, ``loss_alpha`` (unless fixed), ``loss_alpha_prime`` (Lagrange),
+    and detached ``alpha``, ``alpha_prime`` (Lagrange) and ``entropy``. Writes ``td_error``.
+
+    ``loss.imitate = True`` makes the actor maximise the log-probability of the data's actions in
+    place of Q: a behaviour-cloning start.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        action: NestedKey = "action"
+        priority: NestedKey = "td_error"
+        priority_weight: NestedKey = "priority_weight"
+        state_action_value: NestedKey = "state_action_value"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+        mc_return: NestedKey = "mc_return"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        *,
+        num_qvalue_nets: int = 2,
+        loss_function: str = "l2",
+        alpha_init: float = 1.0,
+        fixed_alpha: bool = False,
+        target_entropy: str | float = "auto",
+        action_spec: TensorSpec | None = None,
+        temperature: float = 1.0,
+        min_q_weight: float = 5.0,
+        num_random: int = 10,
+        max_q_backup: bool = False,
+        deterministic_backup: bool = True,
+        with_lagrange: bool = False,
+        lagrange_thresh: float = 5.0,
+        calibrated: bool = False,
+        gamma: float | None = None,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        if loss_function not in DISTANCES:
+            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
+        check_number("alpha_init", alpha_init, 0, inf)
+        check_number("temperature", temperature, 0, inf)
+        check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
+        check_number("num_random", num_random, 1, inf, ends="[)")
+        check_number("lagrange_thresh", lagrange_thresh, 0, inf)
+        if gamma is not None:
+            check_number("gamma", gamma, 0, 1, ends="[]")
+        self.actor_network = actor_network
+        self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
+        self._make_target("qvalue_network")
+        self.num_qvalue_nets = num_qvalue_nets
+        self.num_random = int(num_random)
+        self.loss_function = loss_function
+        self.fixed_alpha = fixed_alpha
+        self.max_q_backup = max_q_backup
+        self.deterministic_backup = deterministic_backup
+        self.with_lagrange = with_lagrange
+        self.calibrated = calibrated
+        self.imitate = False
+        low, high = action_box(actor_network, action_spec)
+        entropy = -float(low.numel()) if target_entropy == "auto" else float(target_entropy)
+        for name, value in (
+            ("low", low),
+            ("high", high),
+            ("log_volume", (high - low).log().sum()),
+            ("target_entropy", torch.tensor(entropy)),
+            ("temperature", torch.tensor(float(temperature))),
+            ("min_q_weight", torch.tensor(float(min_q_weight))),
+            ("lagrange_thresh", torch.tensor(float(lagrange_thresh))),
+        ):
+            self.register_buffer(name, value)
+        log_alpha = torch.tensor(float(alpha_init)).log()
+        if fixed_alpha:
+            self.register_buffer("log_alpha", log_alpha)
+        else:
+            self.log_alpha = nn.Parameter(log_alpha)
+        if with_lagrange:
+            self.log_alpha_prime = nn.Parameter(torch.zeros(()))
+        self.make_value_estimator(**({} if gamma is None else {"gamma": gamma}))
+
+    @property
+    def out_keys(self) -> list[str]:
+        """The outputs, which depend on the options."""
+        keys = ["loss_actor", "loss_qvalue", "loss_cql"]
+        keys += [] if self.fixed_alpha else ["loss_alpha"]
+        keys += ["loss_alpha_prime", "alpha_prime"] if self.with_lagrange else []
+        return [*keys, "alpha", "entropy"]
+
+    def _set_in_keys(self) -> None:
+        keys, inputs = self.tensor_keys, self.actor_network.in_keys
+        critics = [key for network in self.qvalue_network for key in network.in_keys]
+        nested = [(key,) if isinstance(key, str) else tuple(key) for key in [*inputs, *critics]]
+        following = [("next", *key) for key in nested if key != (keys.action,)]
+        columns = [("next", key) for key in (keys.reward, keys.done, keys.terminated)]
+        calibration = [keys.mc_return] if self.calibrated else []
+        self._in_keys = list(
+            dict.fromkeys([keys.action, *columns, *inputs, *critics, *following, *calibration])
+        )
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the losses on a batch of transitions."""
+        keys, n = self.tensor_keys, self.num_random
+        given, mask = tensordict, self._mask(tensordict)
+        if mask is not None:
+            tensordict = blank(tensordict, mask)
+        data_action = read(tensordict, keys.action)
+        dist = distribution(self.actor_network, tensordict)
+        new_action, log_prob = rsample_and_log_prob(dist)
+        alpha = self.log_alpha.detach().exp()
+
+        with torch.no_grad():
+            policy_action, policy_log_prob = rsample_and_log_prob(dist, (n,))
+            next_dist = distribution(self.actor_network, tensordict, next_step=True)
+            next_action, next_log_prob = rsample_and_log_prob(next_dist, (n + 1,))
+            target = self._target(
+                tensordict, self._next_value(tensordict, next_action, next_log_prob, alpha)
+            )
+            next_action, next_log_prob = next_action[:n], next_log_prob[:n]
+            uniform = self.low + (self.high - self.low) * torch.rand_like(policy_action)
+            actions = torch.cat([uniform, policy_action, next_action, data_action.unsqueeze(0)])
+            density = torch.cat(
+                [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
+            )
+
+        q = torch.stack([self._q(net, tensordict, actions) for net in self.qvalue_network])
+        q_data = q[:, -1]
+        loss_qvalue = distance(q_data, target.expand_as(q_data), self.loss_function).sum(0)
+        priority = (q_data.detach() - target).square_().amax(0)
+        given.set(keys.priority, priority if mask is None else priority * mask)
+
+        floor = read(tensordict, keys.mc_return).squeeze(-1) if self.calibrated else None
+        difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
+        out = {}
+        if self.with_lagrange:
+            alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
+            excess = difference - self.lagrange_thresh
+            out["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
+            out["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
+        else:
+            out["loss_cql"] = self.min_q_weight * difference.sum(0)
+
+        if self.imitate:
+            gain = self._check_log_prob(dist.log_prob(data_action), tensordict)
+        else:
+            gain = torch.stack(
+                [
+                    self._q(net, tensordict, new_action.unsqueeze(0), frozen=True)[0]
+                    for net in self.qvalue_network
+                ]
+            ).amin(0)
+        out["loss_actor"] = alpha * log_prob - gain
+        out["loss_qvalue"] = loss_qvalue
+        if not self.fixed_alpha:
+            out["loss_alpha"] = -self.log_alpha * (log_prob.detach() + self.target_entropy)
+
+        reduce, average = self._reducer(tensordict, mask)
+        losses = {key: reduce(value) for key, value in out.items()}
+        losses["entropy"] = average(-log_prob.detach())
+        shape = tensordict.batch_size if self.reduction == "none" else torch.Size([])
+        losses["alpha"] = alpha.expand(shape)
+        if self.with_lagrange:
+            losses["alpha_prime"] = alpha_prime.detach().expand(shape)
+        return TensorDict(losses, shape)
+
+    def _next_value(
+        self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor
+    ) -> Tensor:
+        """Value of s' ``(batch,)``: of the last sampled action, or the best of the others."""
+        if self.max_q_backup:
+            actions, log_prob = actions[:-1], log_prob[:-1]
+        else:
+            actions, log_prob = actions[-1:], log_prob[-1:]
+        values = torch.stack(
+            [self._q(net, batch, actions, next_step=True) for net in self.target_qvalue_network]
+        ).amin(0)
+        if not self.deterministic_backup:
+            values = values - alpha * log_prob
+        return values.amax(0)
+
+    def _q(
+        self,
+        network: nn.Module,
+        batch: TensorDictBase,
+        actions: Tensor,
+        *,
+        next_step: bool = False,
+        frozen: bool = False,
+    ) -> Tensor:
+        """Q(s, a) of ``(k, batch, action)`` actions, ``(k, batch)``, some rows at a time."""
+        keys = self.tensor_keys
+        size = max(1, CHUNK // max(1, batch.numel()))
+        parts = [
+            call_at(network, batch, {keys.action: part}, keys.state_action_value,
+                    next_step=next_step, frozen=frozen)
+            for part in actions.split(size)
+        ]  # fmt: skip
+        return torch.cat(parts).squeeze(-1)

@@ -1,0 +1,112 @@
+"""XQL, extreme Q-learning (Garg et al. 2023): offline, continuous actions.
+
+Learns from a fixed dataset without ever evaluating an action outside of it: V is a soft maximum
+of Q over the data's actions, by Gumbel regression; the policy imitates those that beat it.
+
+The defaults suit Pendulum. The paper's for locomotion: --env HalfCheetah-v5 --dataset file.npz
+--reward-scale 1 --hidden 256 256 --lr 3e-4 --tau 0.005 --loss-temperature 2 --beta 3 --normalize
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from composerl.config import RunConfig, cli
+
+if TYPE_CHECKING:
+    from composerl import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "Pendulum-v1"
+    steps: int = 5000
+    dataset: str = "mixed"
+    """Behaviour to generate (random, scripted, mixed) or a file: npz, D4RL HDF5, Minari."""
+    dataset_size: int = 40_000
+    """Transitions of a generated dataset."""
+    dataset_seed: int = 0
+    """Seed of a generated dataset."""
+    reward_scale: float = 0.1
+    """Rewards are multiplied by this."""
+    reward_shift: float = 0.0
+    """Then this is added."""
+    normalize: bool = False
+    """Standardise observations; the statistics become part of the policy."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    lr: float = 1e-3
+    """Learning rate; the actor's decays to 0 over the run, by a cosine."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    gamma: float = 0.99
+    """Discount."""
+    tau: float = 0.02
+    """Share of the critics that enters their targets at each step."""
+    loss_temperature: float = 1.0
+    """Of the Gumbel regression: small is near the best action's value, large near the mean."""
+    max_value_diff_exp: float = 7.0
+    """Upper clip of the regression's exponent."""
+    max_advantage_weight: float = 100.0
+    """Upper bound of the weights of the imitated actions."""
+    vanilla_value_loss: bool = False
+    """Use IQL's expectile in place of the Gumbel regression."""
+    expectile: float = 0.9
+    """For --vanilla-value-loss."""
+    layer_norm: bool = True
+    """LayerNorm in V."""
+    beta: float = 10.0
+    """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
+    max_grad_norm: float | None = None
+    """Clip gradients to this global norm."""
+
+
+def main(cfg: Config) -> Policy:
+    from composerl import Run, Update
+    from composerl.data import load_dataset
+    from composerl.losses import XQLLoss
+    from composerl.modules import gaussian_actor, twin_q, value
+    from composerl.spaces import Spaces
+    from composerl.update import cosine
+
+    run = Run(cfg)
+    spaces = Spaces.of(cfg.env).require_box("XQL")
+    buffer = load_dataset(
+        cfg.dataset, cfg.env, batch_size=cfg.batch_size,
+        size=cfg.dataset_size, seed=cfg.dataset_seed,
+        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
+    )  # fmt: skip
+
+    stats = buffer.stats if cfg.normalize else False
+    actor = gaussian_actor(spaces, cfg.hidden, normalize=stats)
+    loss = XQLLoss(
+        actor,
+        twin_q(spaces, cfg.hidden, normalize=stats),
+        value(spaces, cfg.hidden, normalize=stats, layer_norm=cfg.layer_norm),
+        loss_temperature=cfg.loss_temperature,
+        max_value_diff_exp=cfg.max_value_diff_exp,
+        max_advantage_weight=cfg.max_advantage_weight,
+        vanilla_value_loss=cfg.vanilla_value_loss,
+        expectile=cfg.expectile,
+        temperature=cfg.beta,
+        gamma=cfg.gamma,
+    ).to(cfg.device)
+    update = Update(
+        loss,
+        lr=cfg.lr,
+        schedule={"actor_network": cosine(cfg.steps)},
+        tau=cfg.tau,
+        max_grad_norm=cfg.max_grad_norm,
+        compile=cfg.compile,
+    )
+
+    run.track(update=update, buffer=buffer)
+    for _ in run.steps(cfg.steps):
+        run.log(update(buffer.sample()))
+        run.evaluate(actor)
+    return run.finish(actor)
+
+
+if __name__ == "__main__":
+    cli(Config, main)
