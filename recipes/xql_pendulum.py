@@ -44,7 +44,7 @@ class Config(RunConfig):
     """Discount."""
     tau: float = 0.02
     """Share of the critics that enters their targets at each step."""
-    loss_temperature: float = 1.0
+    loss_temperature: float = 0.5
     """Of the Gumbel regression: small is near the best action's value, large near the mean."""
     max_value_diff_exp: float = 7.0
     """Upper clip of the regression's exponent."""

@@ -159,17 +159,6 @@ class LeanLoss(LossModule):
         target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
         return target.squeeze(-1)
 
-    def _check_log_prob(self, log_prob: Tensor, batch: TensorDictBase) -> Tensor:
-        """``log_prob`` of the batch's actions, or an error if it is not one number per row."""
-        if log_prob.shape != batch.batch_size:
-            key = self.tensor_keys.action
-            raise ValueError(
-                f"entry {key!r} has shape {tuple(read(batch, key).shape)}, whose log-probability "
-                f"has shape {tuple(log_prob.shape)} instead of the batch's "
-                f"{tuple(batch.batch_size)}"
-            )
-        return log_prob
-
     def _mask(self, batch: TensorDictBase) -> Tensor | None:
         """Which rows count, ``(batch,)``, if the batch says so."""
         masks = [batch.get(key, None) for key in self._loss_mask_keys()]

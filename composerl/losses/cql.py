@@ -183,6 +183,11 @@ class CQLLoss(LeanLoss):
         if mask is not None:
             tensordict = blank(tensordict, mask)
         data_action = read(tensordict, keys.action)
+        if data_action.shape != (*tensordict.batch_size, *self.low.shape):
+            raise ValueError(
+                f"entry {keys.action!r} must have shape "
+                f"{(*tensordict.batch_size, *self.low.shape)}, got {tuple(data_action.shape)}"
+            )
         dist = distribution(self.actor_network, tensordict)
         new_action, log_prob = rsample_and_log_prob(dist)
         alpha = self.log_alpha.detach().exp()
@@ -219,7 +224,7 @@ class CQLLoss(LeanLoss):
             out["loss_cql"] = self.min_q_weight * difference.sum(0)
 
         if self.imitate:
-            gain = self._check_log_prob(dist.log_prob(data_action), tensordict)
+            gain = dist.log_prob(data_action)
         else:
             gain = torch.stack(
                 [

@@ -202,4 +202,10 @@ class IQLLoss(LeanLoss):
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
         action = read(tensordict, self.tensor_keys.action)
         log_prob = distribution(self.actor_network, tensordict).log_prob(action)
-        return self._check_log_prob(log_prob, tensordict)
+        if log_prob.shape != tensordict.batch_size:
+            raise ValueError(
+                f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "
+                f"log-probability has shape {tuple(log_prob.shape)} instead of the batch's "
+                f"{tuple(tensordict.batch_size)}"
+            )
+        return log_prob

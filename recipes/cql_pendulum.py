@@ -1,0 +1,110 @@
+"""CQL, conservative Q-learning (Kumar et al. 2020): offline, continuous actions.
+
+SAC on a fixed dataset whose critics are pushed down at actions that the data do not have, so
+that the policy cannot profit from values nobody has ever seen.
+
+The defaults suit Pendulum. The paper's for locomotion: --env HalfCheetah-v5 --dataset file.npz
+--reward-scale 1 --hidden 256 256 --lr 3e-4 --actor-lr 1e-4 --tau 0.005 --alpha 5 --normalize
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from composerl.config import RunConfig, cli
+
+if TYPE_CHECKING:
+    from composerl import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "Pendulum-v1"
+    steps: int = 5000
+    dataset: str = "mixed"
+    """Behaviour to generate (random, scripted, mixed) or a file: npz, D4RL HDF5, Minari."""
+    dataset_size: int = 40_000
+    """Transitions of a generated dataset."""
+    dataset_seed: int = 0
+    """Seed of a generated dataset."""
+    reward_scale: float = 0.1
+    """Rewards are multiplied by this."""
+    reward_shift: float = 0.0
+    """Then this is added."""
+    normalize: bool = False
+    """Standardise observations; the statistics become part of the policy."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    lr: float = 1e-3
+    """Learning rate of the critics and of the temperatures."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    gamma: float = 0.99
+    """Discount."""
+    tau: float = 0.02
+    """Share of the critics that enters their targets at each step."""
+    alpha: float = 1.0
+    """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
+    num_random: int = 10
+    """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
+    temperature: float = 1.0
+    """Of the penalty's logsumexp."""
+    lagrange: float | None = None
+    """Tune the weight so that the penalty stays at this gap, instead of a fixed alpha."""
+    max_q_backup: bool = False
+    """The target takes the best of several actions instead of one."""
+    bc_steps: int = 0
+    """Steps at the start in which the actor clones the data."""
+    max_grad_norm: float | None = None
+    """Clip gradients to this global norm."""
+
+
+def main(cfg: Config) -> Policy:
+    from composerl import Run, Update
+    from composerl.data import load_dataset
+    from composerl.losses import CQLLoss
+    from composerl.modules import tanh_gaussian_actor, twin_q
+    from composerl.spaces import Spaces
+
+    run = Run(cfg)
+    spaces = Spaces.of(cfg.env).require_box("CQL")
+    buffer = load_dataset(
+        cfg.dataset, cfg.env, batch_size=cfg.batch_size,
+        size=cfg.dataset_size, seed=cfg.dataset_seed,
+        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
+    )  # fmt: skip
+
+    stats = buffer.stats if cfg.normalize else False
+    actor = tanh_gaussian_actor(spaces, cfg.hidden, normalize=stats)
+    loss = CQLLoss(
+        actor,
+        twin_q(spaces, cfg.hidden, normalize=stats),
+        min_q_weight=cfg.alpha,
+        num_random=cfg.num_random,
+        temperature=cfg.temperature,
+        with_lagrange=cfg.lagrange is not None,
+        lagrange_thresh=cfg.lagrange or 1.0,
+        max_q_backup=cfg.max_q_backup,
+        gamma=cfg.gamma,
+    ).to(cfg.device)
+    update = Update(
+        loss,
+        lr={"actor_network": cfg.actor_lr, "default": cfg.lr},
+        tau=cfg.tau,
+        max_grad_norm=cfg.max_grad_norm,
+        compile=cfg.compile,
+    )
+
+    run.track(update=update, buffer=buffer)
+    for step in run.steps(cfg.steps):
+        loss.imitate = step <= cfg.bc_steps
+        run.log(update(buffer.sample()))
+        run.evaluate(actor)
+    return run.finish(actor)
+
+
+if __name__ == "__main__":
+    cli(Config, main)
