@@ -86,7 +86,7 @@ def main(cfg: Config) -> Policy:
         num_random=cfg.num_random,
         temperature=cfg.temperature,
         with_lagrange=cfg.lagrange is not None,
-        lagrange_thresh=cfg.lagrange or 1.0,
+        lagrange_thresh=1.0 if cfg.lagrange is None else cfg.lagrange,
         max_q_backup=cfg.max_q_backup,
         gamma=cfg.gamma,
     ).to(cfg.device)

@@ -1,6 +1,7 @@
 """Losses as TorchRL LossModules, and the per-sample functions they are made of."""
 
 from composerl.losses.cql import CQLLoss
+from composerl.losses.discrete_cql import DiscreteCQLLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
@@ -14,6 +15,7 @@ from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
+    "DiscreteCQLLoss",
     "IQLLoss",
     "XQLLoss",
     "advantage_weighted_loss",

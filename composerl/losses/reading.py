@@ -12,7 +12,7 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["blank", "call_at", "call_network", "distribution", "read", "step_key"]
+__all__ = ["action_index", "blank", "call_at", "call_network", "distribution", "read", "step_key"]
 
 
 def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -83,6 +83,21 @@ def call_at(
     if not plain:
         return out.get(key)
     return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+
+
+def action_index(action: Tensor, number: int, batch_size: torch.Size, key: NestedKey) -> Tensor:
+    """Discrete actions as integers ``(batch,)``, from ``(batch,)``, ``(batch, 1)`` or one-hot."""
+    if action.shape == batch_size and not action.is_floating_point():
+        return action.long()
+    if action.shape == (*batch_size, number) and number > 1:
+        return action.argmax(-1)
+    if action.shape == (*batch_size, 1) and not action.is_floating_point():
+        return action.squeeze(-1).long()
+    raise ValueError(
+        f"entry {key!r} must be integers of shape {tuple(batch_size)} or {(*batch_size, 1)}, or "
+        f"one-hot of shape {(*batch_size, number)}; got {action.dtype} of shape "
+        f"{tuple(action.shape)}"
+    )
 
 
 def step_key(key: NestedKey) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 
-from composerl.losses import CQLLoss, IQLLoss, XQLLoss
-from composerl.modules import gaussian_actor, tanh_gaussian_actor, twin_q, value
+from composerl.losses import CQLLoss, DiscreteCQLLoss, IQLLoss, XQLLoss
+from composerl.modules import MLP, gaussian_actor, tanh_gaussian_actor, twin_q, value
 from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
@@ -57,9 +58,25 @@ def cql(**options: Any) -> tuple[CQLLoss, TensorDict]:
     return loss, continuous_batch()
 
 
+def discrete_batch(rows: int = 8, actions: int = 3) -> TensorDict:
+    batch = continuous_batch(rows)
+    generator = torch.Generator().manual_seed(1)
+    return batch.set("action", torch.randint(0, actions, (rows,), generator=generator))
+
+
+def action_values(actions: int = 3) -> TensorDictModule:
+    return TensorDictModule(MLP(3, actions, (8,)), ["observation"], ["action_value"])
+
+
+def discrete_cql(**options: Any) -> tuple[DiscreteCQLLoss, TensorDict]:
+    torch.manual_seed(0)
+    return DiscreteCQLLoss(action_values(), **options), discrete_batch()
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
+    "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "XQLLoss": (xql, {}),
 }
