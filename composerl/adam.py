@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Adam
 
-__all__ = ["FusedAdam"]
+__all__ = ["FusedAdam", "adam_state"]
 
 
 class FusedAdam(Adam):
@@ -19,6 +19,8 @@ class FusedAdam(Adam):
     """
 
     def __init__(self, params: Any, lr: float = 3e-4, **options: Any) -> None:
+        if options.get("amsgrad") or options.get("maximize"):
+            raise ValueError("FusedAdam has no amsgrad and no maximize: use torch.optim.Adam")
         super().__init__(params, lr=lr, fused=True, **options)
 
     @torch.no_grad()
@@ -30,7 +32,7 @@ class FusedAdam(Adam):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            states = [self.state[p] or self._start(p) for p in params]
+            states = [adam_state(self, p) for p in params]
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
             beta1, beta2 = group["betas"]
@@ -50,10 +52,11 @@ class FusedAdam(Adam):
                 maximize=False,
             )
 
-    def _start(self, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
-        self.state[p] = {
-            "step": torch.zeros((), dtype=torch.float32, device=p.device),
-            "exp_avg": torch.zeros_like(p),
-            "exp_avg_sq": torch.zeros_like(p),
-        }
-        return self.state[p]
+
+def adam_state(optimizer: Adam, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+    """What Adam remembers of a parameter, made as torch.optim does if there is nothing yet."""
+    state = optimizer.state[p]
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    return state

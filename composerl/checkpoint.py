@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-__all__ = ["checkpoint_path", "checkpoints", "load_tree", "restore_rng", "rng_state", "save_tree"]
+__all__ = [
+    "checkpoint_path",
+    "checkpoints",
+    "kind_of",
+    "load_tree",
+    "restore_rng",
+    "rng_state",
+    "save_tree",
+]
 
 FORMAT = 1
 
@@ -28,8 +38,9 @@ FORMAT = 1
 def save_tree(path: Path, kind: str, tree: Any) -> None:
     """Write a tree so that ``path`` holds either all of it or what it held before."""
     tensors: dict[str, Tensor] = {}
-    body = _encode(tree, tensors, {})
-    header = {"composerl": json.dumps({"kind": kind, "format": FORMAT, "tree": body})}
+    body = _encode(tree, tensors, {}, set())
+    about = {"kind": kind, "format": FORMAT, "checksum": _checksum(tensors), "tree": body}
+    header = {"composerl": json.dumps(about)}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file(tensors, temporary, metadata=header)
@@ -43,12 +54,30 @@ def save_tree(path: Path, kind: str, tree: Any) -> None:
     sync_directory(path.parent)
 
 
-def load_tree(path: Path, kind: str, device: str = "cpu") -> Any:
+def kind_of(path: Path) -> str:
+    """What a file holds, ``checkpoint`` or ``policy``."""
+    return _read(path, "composerl", lambda header, file: header["kind"])
+
+
+def load_tree(path: Path, kind: str) -> Any:
     """Read a tree back; a file that is damaged or of another kind is refused in one sentence."""
+
+    def decode(header: dict[str, Any], file: Any) -> Any:
+        if header["kind"] != kind:
+            raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _checksum(tensors) != header["checksum"]:
+            raise ValueError(f"{path} is damaged: its checksum does not match")
+        return _decode(header["tree"], tensors)
+
+    return _read(path, kind, decode)
+
+
+def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
     try:
-        with safe_open(path, framework="pt", device=device) as file:
+        with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("composerl", "null"))
             if not isinstance(header, dict) or "tree" not in header:
                 raise ValueError(f"{path} was not written by composerl")
@@ -57,9 +86,7 @@ def load_tree(path: Path, kind: str, device: str = "cpu") -> Any:
                     f"{path} has format {header['format']}, this version of composerl reads "
                     f"up to {FORMAT}: update composerl"
                 )
-            if header["kind"] != kind:
-                raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
-            return _decode(header["tree"], file)
+            return use(header, file)
     except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
 
@@ -99,12 +126,21 @@ def restore_rng(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy(), *rest))
-    torch.set_rng_state(state["torch"].cpu())
+    torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
+        torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str]) -> Any:
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    """CRC of all bytes: safetensors notices a file cut short, but not a flipped bit."""
+    total = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].cpu().contiguous()
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+    return total
+
+
+def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str], used: set[int]) -> Any:
     """JSON for a node; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``."""
     if isinstance(node, Tensor):
         tensor = node.detach()
@@ -112,17 +148,21 @@ def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str]) -> Any:
         identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() == 0 or identity not in seen:
             seen[identity] = name = f"t{len(tensors)}"
-            # safetensors refuses a view into a larger storage.
-            whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-            tensors[name] = tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
+            # safetensors refuses views: parts of a storage, or two of one.
+            storage = tensor.untyped_storage()
+            whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+            if not whole or storage.data_ptr() in used:
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+            used.add(tensor.untyped_storage().data_ptr())
+            tensors[name] = tensor
         return {"!tensor": seen[identity]}
     if isinstance(node, dict):
-        items = [[_encode(k, tensors, seen), _encode(v, tensors, seen)] for k, v in node.items()]
-        return {"!dict": items}
+        pairs = node.items()
+        return {"!dict": [[_encode(x, tensors, seen, used) for x in pair] for pair in pairs]}
     if isinstance(node, tuple):
-        return {"!tuple": [_encode(item, tensors, seen) for item in node]}
+        return {"!tuple": [_encode(item, tensors, seen, used) for item in node]}
     if isinstance(node, list):
-        return [_encode(item, tensors, seen) for item in node]
+        return [_encode(item, tensors, seen, used) for item in node]
     if isinstance(node, np.generic):
         return node.item()
     if node is None or isinstance(node, (bool, int, float, str)):
@@ -130,16 +170,16 @@ def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str]) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
 
 
-def _decode(node: Any, file: Any) -> Any:
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(node, list):
-        return [_decode(item, file) for item in node]
+        return [_decode(item, tensors) for item in node]
     if isinstance(node, dict):
         tag, value = next(iter(node.items()), ("", None))
         if tag == "!tensor":
-            return file.get_tensor(value)
+            return tensors[value]
         if tag == "!tuple":
-            return tuple(_decode(item, file) for item in value)
+            return tuple(_decode(item, tensors) for item in value)
         if tag == "!dict":
-            return {_decode(item[0], file): _decode(item[-1], file) for item in value}
+            return {_decode(item[0], tensors): _decode(item[-1], tensors) for item in value}
         raise KeyError(f"unknown tag {tag!r}")
     return node

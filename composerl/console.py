@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -63,8 +64,21 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
 
 
-def summary_table(title: str, rows: Mapping[str, Any]) -> None:
+def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
     """Print the end of a run: what came out and where it is."""
+    final, best = summary["final"], summary["best"]
+    spread = f"± {final['std']:.1f} over {final['episodes']} episodes"
+    rows = {
+        "final return": f"{final['return']:.1f} {spread}",
+        "best return": f"{best['return']:.1f} at step {best['step']}",
+        "steps": f"{summary['steps']} ({summary['stopped']})",
+        "time": f"{summary['time/seconds']:.0f} s, {summary['time/cpu_seconds']:.0f} s of CPU",
+        "run": directory,
+        "policy": directory / "policy.safetensors",
+        "metrics": directory / "metrics.jsonl",
+        "use it": f'composerl.load("{directory}").predict(observation)',
+    }
+    title = f"{summary['recipe']}: {summary['env']}, seed {summary['seed']}"
     table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")

@@ -37,7 +37,7 @@ def make_env(
     first = open_gym(env)
     made: EnvBase
     if isinstance(first, EnvBase):
-        made = first if num_envs == 1 else SerialEnv(num_envs, env)
+        made = (first if num_envs == 1 else SerialEnv(num_envs, env)).to(device)
     elif num_envs == 1:
         made = _wrap(first, device)
     else:
@@ -57,6 +57,13 @@ def make_env(
 
 def _wrap(env: Any, device: str | torch.device) -> EnvBase:
     wrapped = GymWrapper(env, device=device)
-    if torch.float64 in {spec.dtype for spec in wrapped.observation_spec.values(True, True)}:
-        return TransformedEnv(wrapped, DoubleToFloat(in_keys=["observation"]))
-    return wrapped
+    wide = wrapped.observation_spec["observation"].dtype == torch.float64
+    wide_action = wrapped.action_spec.dtype == torch.float64
+    if not wide and not wide_action:
+        return wrapped
+    return TransformedEnv(
+        wrapped,
+        DoubleToFloat(
+            in_keys=["observation"] if wide else [], in_keys_inv=["action"] if wide_action else []
+        ),
+    )

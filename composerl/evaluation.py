@@ -58,13 +58,12 @@ class Evaluator:
         """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions."""
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
-        while len(self._envs) < min(episodes, MAX_ENVS):
-            self._envs.append(open_gym(self._make))
-        spaces = Spaces.of(self._envs[0])
         kept = rng_state()
         try:
+            while len(self._envs) < min(episodes, MAX_ENVS):
+                self._envs.append(open_gym(self._make))
             with torch.no_grad():
-                return self._play(act, episodes, seed, spaces)
+                return self._play(act, episodes, seed, Spaces.of(self._envs[0]))
         finally:
             restore_rng(kept)
 

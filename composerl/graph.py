@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torchrl.objectives import LossModule
 
-from composerl.adam import FusedAdam
+from composerl.adam import FusedAdam, adam_state
 
 __all__ = ["GraphStep", "clip_factor", "total"]
 
@@ -43,14 +43,16 @@ class _AdamGroup:
 
     group: dict[str, Any]
     optimizer: Optimizer
+    steps: int = 0
     step_size: Tensor = field(default_factory=lambda: torch.zeros(()))
     root: Tensor = field(default_factory=lambda: torch.zeros(()))
     shrink: Tensor = field(default_factory=lambda: torch.ones(()))
 
-    def fill(self, n: int) -> None:
+    def advance(self) -> None:
+        self.steps += 1
         beta1, beta2 = self.group["betas"]
-        self.step_size.fill_(self.group["lr"] / (1 - beta1**n))
-        self.root.fill_(math.sqrt(1 - beta2**n))
+        self.step_size.fill_(self.group["lr"] / (1 - beta1**self.steps))
+        self.root.fill_(math.sqrt(1 - beta2**self.steps))
         self.shrink.fill_(1 - self.group["lr"] * self.group["weight_decay"])
 
     def step(self, p: nn.Parameter, grad: Tensor) -> None:
@@ -101,18 +103,13 @@ class GraphStep:
                 adam = _AdamGroup(group, optimizer)
                 for p in group["params"]:
                     groups[p] = adam
-                    if not optimizer.state[p]:
-                        optimizer.state[p] = {
-                            "step": torch.zeros((), dtype=torch.float32, device=p.device),
-                            "exp_avg": torch.zeros_like(p),
-                            "exp_avg_sq": torch.zeros_like(p),
-                        }
+                    adam.steps = max(adam.steps, int(adam_state(optimizer, p)["step"]))
         self._groups = [groups.get(p) for p in self._parameters]
 
-    def __call__(self, batch: TensorDictBase, updates: int) -> dict[str, Tensor]:
-        """One step; ``updates`` is the number of those before it."""
+    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """One step."""
         for adam in {id(adam): adam for adam in self._groups if adam is not None}.values():
-            adam.fill(updates + 1)
+            adam.advance()
         metrics, grads = self._compiled(batch)
         if self._after:
             for p, grad in zip(self._parameters, grads, strict=True):
@@ -123,11 +120,11 @@ class GraphStep:
             self._move_targets()
         return metrics
 
-    def write_steps(self, updates: int) -> None:
+    def write_steps(self) -> None:
         """Put the count where torch.optim keeps it, so that eager and compiled states agree."""
         for p, adam in zip(self._parameters, self._groups, strict=True):
             if adam is not None:
-                adam.optimizer.state[p]["step"].fill_(updates)
+                adam.optimizer.state[p]["step"].fill_(adam.steps)
 
     def _step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         out = self._loss(batch)

@@ -36,5 +36,6 @@ class Interrupt:
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # None: it was not installed from Python, and cannot be from here either.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.checkpoint import checkpoints, load_tree, save_tree
+from composerl.checkpoint import checkpoints, kind_of, load_tree, save_tree
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.modules import build
 from composerl.spaces import Spaces
@@ -27,13 +29,20 @@ class Policy:
             ``observation`` and writes ``action``.
         env: gymnasium id (or factory) of the environment it was trained on.
         spaces: its spaces; read from the environment when not given.
+        evaluator: environments to evaluate in, to be shared.
     """
 
-    def __init__(self, actor: nn.Module, env: Any, spaces: Spaces | None = None) -> None:
+    def __init__(
+        self,
+        actor: nn.Module,
+        env: Any,
+        spaces: Spaces | None = None,
+        evaluator: Evaluator | None = None,
+    ) -> None:
         self.actor = actor
         self.env = env
         self.spaces = Spaces.of(env) if spaces is None else spaces
-        self._evaluator: Evaluator | None = None
+        self._evaluator = evaluator
 
     def predict(self, observation: Any) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
@@ -57,13 +66,18 @@ class Policy:
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
         """Play seeded episodes in the policy's own environment."""
         if self._evaluator is None:
+            if self.env is None:
+                raise ValueError(
+                    "the policy does not know its environment: give it, load(..., env=make_env)"
+                )
             self._evaluator = Evaluator(self.env)
-        training = self.actor.training
+        modes = {module: module.training for module in self.actor.modules()}
         self.actor.eval()
         try:
             return self._evaluator(self.act, episodes, seed)
         finally:
-            self.actor.train(training)
+            for module, mode in modes.items():
+                module.training = mode
 
     def save(self, path: str | Path) -> Path:
         """Write the policy to one file (safetensors, no pickle); :func:`load` reads it."""
@@ -82,7 +96,10 @@ class Policy:
 
     def _check(self, observation: Any) -> tuple[Tensor, bool]:
         shape = self.spaces.obs_shape
-        array = observation if isinstance(observation, Tensor) else np.asarray(observation)
+        try:
+            array = observation if isinstance(observation, Tensor) else np.asarray(observation)
+        except ValueError as error:
+            raise ValueError(f"observation is no rectangular array of numbers: {error}") from None
         numeric = (
             not (array.dtype == torch.bool or array.is_complex())
             if isinstance(array, Tensor)
@@ -99,6 +116,8 @@ class Policy:
         dtype = getattr(torch, self.spaces.obs_dtype)
         if dtype == torch.uint8 and array.dtype not in (torch.uint8, np.uint8):
             raise TypeError(f"observation must be uint8 pixels, got dtype {array.dtype}")
+        if isinstance(array, np.ndarray):
+            array = np.array(array, dtype=self.spaces.obs_dtype)  # any stride, order or width
         obs = torch.as_tensor(array).to(dtype=dtype)
         return (obs.unsqueeze(0) if single else obs), single
 
@@ -112,7 +131,13 @@ def greedy(actor: nn.Module, observation: Tensor) -> Tensor:
         return actor(data).get("action")
 
 
-def load(path: str | Path, *, which: str = "final", actor: nn.Module | None = None) -> Policy:
+def load(
+    path: str | Path,
+    *,
+    which: str = "final",
+    actor: nn.Module | None = None,
+    env: str | Callable[[], Any] | None = None,
+) -> Policy:
     """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
 
     Args:
@@ -120,13 +145,13 @@ def load(path: str | Path, *, which: str = "final", actor: nn.Module | None = No
         which: ``final`` (of an unfinished run: its newest checkpoint) or ``best`` (the best
             evaluated one), for a run directory.
         actor: for a policy made of your own modules, the module to load its weights into.
+        env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
     """
     file = Path(path)
     if file.is_dir():
         file = _find(file, which)
-    is_checkpoint = file.parent.name == "checkpoints" and file.name.startswith("step-")
-    tree = load_tree(file, "checkpoint" if is_checkpoint else "policy")
-    tree = tree["policy"] if is_checkpoint else tree
+    kind = kind_of(file)
+    tree = load_tree(file, kind)["policy"] if kind == "checkpoint" else load_tree(file, "policy")
     if tree is None:
         raise ValueError(f"{file} holds no policy: the run had not evaluated one yet")
     if actor is None:
@@ -142,7 +167,13 @@ def load(path: str | Path, *, which: str = "final", actor: nn.Module | None = No
         raise ValueError(
             f"{file} does not fit the network: {' '.join(str(error).split())}"
         ) from error
-    return Policy(actor.eval(), tree["env"], Spaces(**tree["spaces"]))
+    return Policy(actor.eval(), env or _safe_env(tree["env"]), Spaces(**tree["spaces"]))
+
+
+def _safe_env(env: str | None) -> str | None:
+    """The environment a file names; ``module:id`` would import the module, which a file may not."""
+    module, colon, _ = (env or "").partition(":")
+    return env if not colon or module in sys.modules else None
 
 
 def _find(run: Path, which: str) -> Path:

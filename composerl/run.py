@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import random
+import re
 import time
+import weakref
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from composerl import rundir
 from composerl.checkpoint import (
@@ -30,6 +31,8 @@ from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
 from composerl.policy import Policy
+from composerl.score import Score, describe
+from composerl.spaces import Spaces
 from composerl.tracking import Tracker, wandb_mode
 
 __all__ = ["Run", "RunConfig"]
@@ -62,30 +65,28 @@ class Run:
     def __init__(self, config: RunConfig, name: str | None = None) -> None:
         self.config = config
         self.name = name or Path(inspect.getfile(type(config))).stem
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        default = Path("runs") / self.name / f"{stamp}-seed{config.seed}"
-        self.directory = Path(config.out) if config.out is not None else default
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ValueError(f"the name of a run is letters, digits, '.', '-', got {self.name!r}")
+        self.directory = rundir.choose(config, self.name)
         rundir.check(self.directory, self.name, config)
         self._wandb_mode = wandb_mode(config.wandb)
         _check_device(config.device)
+        self._spaces = Spaces.of(config.env)
         torch.set_num_threads(config.threads)
         random.seed(config.seed)
-        np.random.seed(config.seed % 2**32)
+        np.random.seed(config.seed)
         torch.manual_seed(config.seed)
         self.step = 0
         self.total = 0
-        self._trained = False
-        self.best: dict[str, Any] | None = None
+        self.score = Score()
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
+        self._best_policy: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
-        self._latest: dict[str, Any] | None = None
-        self._since_best = 0
-        self._stopped: str | None = None
-        self._seconds = 0.0
-        self._cpu_seconds = 0.0
-        self._started = self._cpu_started = 0.0
-        self._evaluator: Evaluator | None = None
+        self._in_step = self._trained = False
+        self._seconds = (0.0, 0.0)
+        self._started = (0.0, 0.0)
+        self._evaluator = Evaluator(config.env)
         self._tracker: Tracker | None = None
 
     # ---- what a recipe calls -------------------------------------------------------------
@@ -106,34 +107,41 @@ class Run:
         After each step: a metrics row is written, a checkpoint if one is due. Ctrl-C finishes the
         step, saves a checkpoint and raises KeyboardInterrupt with the way to resume.
         """
+        if self._tracker is not None:
+            raise RuntimeError("run.steps() was called before: a run has one loop")
         self.total = total
-        self._open()
-        exit_code = 1
+        self._lock = rundir.lock(self.directory)
         try:
+            self._open()
             with Interrupt() as interrupt, ProgressBar(self.name, total, self.step) as bar:
-                while self.step < total and self._stopped is None:
+                while self.step < total and self.score.stopped is None:
                     self.step += 1
-                    self._trained = True
+                    self._in_step = self._trained = True
                     yield self.step
                     self._end_step(save=interrupt.requested)
                     bar.advance(self.step, self._note())
                     if interrupt.requested:
                         raise KeyboardInterrupt(
-                            f"stopped at step {self.step}; go on with: {self._resume_command()}"
+                            f"stopped at step {self.step}; go on with: "
+                            f"python {rundir.script()} --out {self.directory} --resume"
                         )
-            exit_code = 0
-        finally:
-            if exit_code:
-                self._close(exit_code)
+        except GeneratorExit:
+            raise  # `break` or an error in the loop's body: finish() or the end will tell
+        except BaseException:
+            self._close(1)
+            raise
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of this step, under ``train/`` unless the name has a ``/`` already."""
-        if self.step % self.config.log_every and self.step != self.total:
+        due = self.step % self.config.log_every == 0 or self.step == self.total
+        if not due and self.step % self.config.save_every:
             return
         for key, value in metrics.items():
             name = key if "/" in key else f"train/{key}"
             number = float(value)
-            self._row[name] = number
+            if due:
+                self._row[name] = number
+            # Also before a checkpoint: it must not replace a good one by a broken one.
             if not math.isfinite(number) and key.startswith("loss_"):
                 raise RuntimeError(
                     f"{name} is {number} at step {self.step}: the training diverged "
@@ -149,73 +157,72 @@ class Run:
 
     def finish(self, actor: nn.Module) -> Policy:
         """Write the policy and the summary, print the table; returns the policy to use."""
-        self._actor = actor
         if self._tracker is None:
             raise RuntimeError("run.finish() comes after the loop over run.steps()")
-        if self._latest is None or self._latest["step"] != self.step or not self._trained:
-            self._evaluate()  # a finished run that is resumed only evaluates again
+        self._actor = actor
+        latest = self.score.latest
+        if latest is None or latest["step"] != self.step:
+            self._evaluate()
+            self._in_step = True
+        elif not self._trained:  # a finished run that is resumed only evaluates again
+            latest = describe(self.step, self._play())
+            say(f"evaluated again: {latest['return']:.1f} ± {latest['std']:.1f}")
+        if self._in_step:  # the loop was left by `break`, or did not evaluate
+            if self.step < self.total and self.score.stopped is None:
+                self.score.stopped = "stopped by the recipe"
+            self._end_step(save=True)
         policy = self._policy()
         path = policy.save(self.directory / "policy.safetensors")
-        summary = {
-            "recipe": self.name,
-            "env": self.config.env,
-            "seed": self.config.seed,
-            "steps": self.step,
-            "stopped": self._stopped or "all steps done",
-            "final": self._latest,
-            "best": self.best,
-            "time/seconds": round(self._elapsed()[0], 2),
-            "time/cpu_seconds": round(self._elapsed()[1], 2),
-        }
+        summary = self._summary()
         rundir.write_json(self.directory / "summary.json", summary)
+        final, best = summary["final"], summary["best"]
         self._tracker.summary(
             {
-                "final/return": self._latest["return"],
-                "best/return": self.best["return"] if self.best else None,
-                "best/step": self.best["step"] if self.best else None,
+                "final/return": final["return"],
+                "best/return": best["return"],
+                "best/step": best["step"],
             }
         )
         if self.config.wandb_artifacts:
             self._tracker.artifact(path, f"{self._tracker.run_id}-policy", "policy", ("final",))
         self._close(0)
-        summary_table(f"{self.name}: {self.config.env}, seed {self.config.seed}", self._rows())
+        summary_table(summary, self.directory)
+        actor.eval()
         return policy
 
     # ---- evaluation ----------------------------------------------------------------------
 
     def _policy(self) -> Policy:
-        return Policy(self._actor, self.config.env)
+        return Policy(self._actor, self.config.env, self._spaces, self._evaluator)
+
+    def _play(self) -> Evaluation:
+        # The same episodes for every seed of training: some starts are harder than others.
+        return self._policy().evaluate(self.config.eval_episodes, EVALUATION_SEED)
 
     def _evaluate(self) -> Evaluation:
-        if self._evaluator is None:
-            self._evaluator = Evaluator(self.config.env)
-        policy = self._policy()
-        policy._evaluator = self._evaluator
-        # The same episodes for every seed of training: some starts are harder than others.
-        result = policy.evaluate(self.config.eval_episodes, EVALUATION_SEED)
+        result = self._play()
         self._row |= {
             "eval/return": result.mean,
             "eval/return_std": result.std,
             "eval/length": float(np.mean(result.lengths)),
         }
-        self._latest = {"step": self.step, "return": result.mean, "std": result.std,
-                        "episodes": len(result.returns)}  # fmt: skip
-        if self.best is None or result.mean > self.best["return"]:
-            self.best, self._since_best = self._latest, 0
-            policy.save(self.directory / "checkpoints" / "best.safetensors")
-        else:
-            self._since_best += 1
-        stop_at, patience = self.config.stop_at, self.config.patience
-        if stop_at is not None and result.mean >= stop_at:
-            self._stopped = f"return {result.mean:.1f} reached stop_at {stop_at:g}"
-        elif patience is not None and self._since_best >= patience:
-            self._stopped = f"no better evaluation in {patience} (patience)"
+        if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
+            self._best_policy = tree_map(_copy, self._policy().to_tree())
+            self._save_best()
         return result
+
+    def _save_best(self) -> None:
+        if self._best_policy is not None:
+            path = self.directory / "checkpoints" / "best.safetensors"
+            save_tree(path, "policy", self._best_policy)
 
     # ---- steps, checkpoints --------------------------------------------------------------
 
     def _open(self) -> None:
+        rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
         state = self._load_checkpoint() if self.config.resume else None
+        if state is not None:
+            self._restore(state)
         rundir.create(self.directory, self.name, self.config)
         self._tracker = Tracker(
             self.directory,
@@ -227,24 +234,30 @@ class Run:
             name=f"{self.name}-seed{self.config.seed}",
             tensorboard=self.config.tensorboard,
         )
+        # If an error in the loop's body ends the run, W&B shall know that it failed.
+        self._end = weakref.finalize(self, self._tracker.close, 1)
         rundir.keep_run_id(self.directory, self._tracker.run_id)
         self._tracker.truncate(state["metrics"] if state else 0)
-        self._started, self._cpu_started = time.perf_counter(), time.process_time()
+        self._save_best()
+        self._started = time.perf_counter(), time.process_time()
         if state:
-            self._restore(state)
+            say(f"resumed {self.directory} at step {self.step} of {self.total}")
+            restore_rng(state["rng"])  # last: whatever came before may have drawn numbers
 
     def _load_checkpoint(self) -> dict[str, Any] | None:
-        for path in checkpoints(self.directory):
+        found = checkpoints(self.directory)
+        for path in found:
             try:
-                return load_tree(path, "checkpoint", self.config.device)
+                return load_tree(path, "checkpoint")
             except ValueError as error:
-                if path == checkpoints(self.directory)[-1]:
+                if path == found[-1]:
                     raise
                 # Resuming is exact, so an older checkpoint costs time and nothing else.
                 say(f"{error}; going on from the checkpoint before it")
         return None
 
     def _restore(self, state: dict[str, Any]) -> None:
+        rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
         if set(state["tracked"]) != set(self._tracked):
             raise ValueError(
                 f"the checkpoint in {self.directory} holds {sorted(state['tracked'])}, "
@@ -252,38 +265,37 @@ class Run:
             )
         for name, thing in self._tracked.items():
             thing.load_state_dict(state["tracked"][name])
-        self.step, self.best = state["step"], state["best"]
-        self._latest, self._since_best = state["latest"], state["since_best"]
-        same_goal = state["goal"] == self._goal()
-        self._stopped = state["stopped"] if same_goal else None
-        self._seconds, self._cpu_seconds = state["seconds"]
-        restore_rng(state["rng"])
-        say(f"resumed {self.directory} at step {self.step} of {self.total}")
+        self.step = state["step"]
+        self.score.load_state_dict(state["score"])
+        if state["goal"] != self._goal():
+            self.score.stopped = None
+        self._best_policy = state["best_policy"]
+        self._seconds = tuple(state["seconds"])
 
     def _goal(self) -> list[Any]:
         return [self.total, self.config.stop_at, self.config.patience]
 
     def _end_step(self, save: bool) -> None:
-        last = self.step == self.total or self._stopped is not None
         if self._row:
             seconds, cpu = self._elapsed()
             clock = {"time/seconds": round(seconds, 3), "time/cpu_seconds": round(cpu, 3)}
             self._tracker.log({"step": self.step, **self._row, **clock})
             self._row = {}
+        last = self.step == self.total or self.score.stopped is not None
         if save or last or self.step % self.config.save_every == 0:
             self._save_checkpoint()
+        self._in_step = False
 
     def _save_checkpoint(self) -> None:
         path = checkpoint_path(self.directory, self.step)
         tree = {
             "step": self.step,
+            "config": config_to_dict(self.config),
             "run_id": self._tracker.run_id,
             "metrics": self._tracker.sync(),
             "goal": self._goal(),
-            "stopped": self._stopped,
-            "best": self.best,
-            "latest": self._latest,
-            "since_best": self._since_best,
+            "score": self.score.state_dict(),
+            "best_policy": self._best_policy,
             "seconds": list(self._elapsed()),
             "tracked": {name: thing.state_dict() for name, thing in self._tracked.items()},
             "policy": None if self._actor is None else self._policy().to_tree(),
@@ -292,45 +304,48 @@ class Run:
         save_tree(path, "checkpoint", tree)
         for old in checkpoints(self.directory)[KEPT_CHECKPOINTS:]:
             old.unlink()
+        # Of a finished run that went on: older than this checkpoint now.
+        for stale in ("summary.json", "policy.safetensors"):
+            (self.directory / stale).unlink(missing_ok=True)
         if self.config.wandb_artifacts:
-            self._tracker.artifact(
-                path, f"{self._tracker.run_id}-checkpoint", "checkpoint", ("last",)
-            )
+            name = f"{self._tracker.run_id}-checkpoint"
+            self._tracker.artifact(path, name, "checkpoint", ("last",))
 
     def _close(self, exit_code: int) -> None:
         if self._tracker is not None:
+            self._end.detach()
             self._tracker.close(exit_code)
-        if self._evaluator is not None:
-            self._evaluator.close()
+        self._evaluator.close()
+        self._lock.close()
 
     # ---- words ---------------------------------------------------------------------------
 
     def _elapsed(self) -> tuple[float, float]:
         return (
-            self._seconds + time.perf_counter() - self._started,
-            self._cpu_seconds + time.process_time() - self._cpu_started,
+            self._seconds[0] + time.perf_counter() - self._started[0],
+            self._seconds[1] + time.process_time() - self._started[1],
         )
 
     def _note(self) -> str:
-        return "" if self._latest is None else f"return {self._latest['return']:.1f}"
+        return "" if self.score.latest is None else f"return {self.score.latest['return']:.1f}"
 
-    def _resume_command(self) -> str:
-        return f"python {rundir.script()} --out {self.directory} --resume"
-
-    def _rows(self) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         seconds, cpu = self._elapsed()
-        latest, best = self._latest, self.best
-        episodes = f"over {latest['episodes']} episodes"
         return {
-            "final return": f"{latest['return']:.1f} ± {latest['std']:.1f} {episodes}",
-            "best return": f"{best['return']:.1f} at step {best['step']}",
-            "steps": f"{self.step} ({self._stopped or 'all done'})",
-            "time": f"{seconds:.0f} s, {cpu:.0f} s of CPU",
-            "run": self.directory,
-            "policy": self.directory / "policy.safetensors",
-            "metrics": self.directory / "metrics.jsonl",
-            "use it": f"composerl.load({json.dumps(str(self.directory))}).predict(observation)",
+            "recipe": self.name,
+            "env": self.config.env,
+            "seed": self.config.seed,
+            "steps": self.step,
+            "stopped": self.score.stopped or "all steps done",
+            "final": self.score.latest,
+            "best": self.score.best,
+            "time/seconds": round(seconds, 2),
+            "time/cpu_seconds": round(cpu, 2),
         }
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _check_device(device: str) -> None:

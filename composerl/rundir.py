@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
+from composerl.checkpoint import sync_directory
 from composerl.config import BOOKKEEPING, RunConfig, config_to_dict
 
-__all__ = ["check", "create", "keep_run_id", "run_id", "script", "write_json"]
+__all__ = [
+    "check",
+    "choose",
+    "compare",
+    "create",
+    "keep_run_id",
+    "lock",
+    "run_id",
+    "script",
+    "write_json",
+]
 
+LOCK = ".lock"
 PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb")
+
+
+def choose(config: RunConfig, name: str) -> Path:
+    """``--out``, or a directory of its own below runs/."""
+    if config.out is not None:
+        return Path(config.out)
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}-seed{config.seed}"
+    names = [stamp, *(f"{stamp}-{number}" for number in range(2, 1000))]
+    return next(path for path in (Path("runs", name, n) for n in names) if not path.exists())
 
 
 def check(directory: Path, name: str, config: RunConfig) -> None:
@@ -27,12 +50,16 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
         raise ValueError(f"--out {directory} is a file, expected a directory")
     config_file = directory / "config.yaml"
     if not config.resume:
-        if directory.is_dir() and any(directory.iterdir()):
-            what = "holds a run already" if config_file.exists() else "is not empty"
-            advice = (
-                "add --resume to go on with it, or choose" if config_file.exists() else "choose"
+        # A kill right at the start leaves nothing but these.
+        found = [p for p in directory.iterdir() if p.name != LOCK and p.suffix != ".tmp"] if (
+            directory.is_dir()) else []  # fmt: skip
+        if config_file.exists():
+            raise ValueError(
+                f"--out {directory} holds a run already: add --resume to go on with it, "
+                "or choose another directory"
             )
-            raise ValueError(f"--out {directory} {what}: {advice} another directory")
+        if found:
+            raise ValueError(f"--out {directory} is not empty: choose another directory")
         return
     if config.out is None:
         runs = sorted((Path("runs") / name).glob("*/config.yaml"), key=os.path.getmtime)
@@ -40,36 +67,52 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
         raise ValueError(f"--resume needs --out, the directory of the run to go on with{hint}")
     if not config_file.is_file():
         raise ValueError(f"--resume: {directory} holds no run (it has no config.yaml)")
-    saved = _read_yaml(config_file)
+    compare(_read_yaml(config_file), config, str(config_file))
+
+
+def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
+    """Refuse to resume with another configuration than the run was started with."""
     for key, value in config_to_dict(config).items():
         if key not in BOOKKEEPING and saved.get(key, value) != value:
             raise ValueError(
-                f"--resume: {key} was {saved[key]!r} in {config_file} and is {value!r} now; "
+                f"--resume: {key} was {saved[key]!r} in {where} and is {value!r} now; "
                 "only steps and bookkeeping may change"
             )
 
 
+def lock(directory: Path) -> IO[str]:
+    """Make the directory and own it until the returned file is closed, or the process ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = open(directory / LOCK, "w")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(f"another process is training in {directory}") from None
+    return file
+
+
 def create(directory: Path, name: str, config: RunConfig) -> None:
     """Make the directory and write config.yaml and metadata.json."""
-    (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
     for leftover in directory.glob("**/.*.tmp"):
         leftover.unlink()
-    text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
-    _replace(directory / "config.yaml", text)
-    if not config.resume or not (directory / "metadata.json").exists():
+    # First of all: what makes the directory a run that can be resumed.
+    _replace(directory / "config.yaml", yaml.safe_dump(config_to_dict(config), sort_keys=False))
+    (directory / "checkpoints").mkdir(exist_ok=True)
+    if not _read_metadata(directory):
         write_json(directory / "metadata.json", _metadata(name))
 
 
 def keep_run_id(directory: Path, identifier: str) -> None:
     """Remember the tracker's run id, for a resume before the first checkpoint."""
-    metadata = json.loads((directory / "metadata.json").read_text())
+    metadata = _read_metadata(directory)
     if metadata.get("run_id") != identifier:
         write_json(directory / "metadata.json", metadata | {"run_id": identifier})
 
 
 def run_id(directory: Path) -> str | None:
     """The tracker's run id of an earlier start in this directory."""
-    return json.loads((directory / "metadata.json").read_text()).get("run_id")
+    return _read_metadata(directory).get("run_id")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -92,13 +135,25 @@ def _replace(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
+    return values
+
+
+def _read_metadata(directory: Path) -> dict[str, Any]:
+    """What metadata.json says; a damaged one is as good as none, since nothing depends on it."""
+    try:
+        values = json.loads((directory / "metadata.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
     return values if isinstance(values, dict) else {}
 
 

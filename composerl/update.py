@@ -76,6 +76,8 @@ class Update:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
         if getattr(loss, "reduction", "mean") == "none":
             raise ValueError("Update needs a loss with reduction 'mean' or 'sum', got 'none'")
+        if target not in ("soft", None) and not isinstance(target, TargetNetUpdater):
+            raise ValueError(f"target must be 'soft', None or a TorchRL updater, got {target!r}")
         self.loss = loss
         self.updates = 0
         self.max_grad_norm = max_grad_norm
@@ -93,7 +95,6 @@ class Update:
              else schedule)
             for opt in self.optimizers for group in opt.param_groups
         ]  # fmt: skip
-        self._scheduled = schedule is not None
         self._set_rates()
         self._updater = target if isinstance(target, TargetNetUpdater) else None
         soft, copied = _target_pairs(loss) if target == "soft" else ([], [])
@@ -108,22 +109,18 @@ class Update:
 
     def __call__(self, batch: TensorDictBase) -> TensorDict:
         """Update on a batch; returns detached metrics."""
-        if self._graph is not None:
-            metrics = self._graph(batch, self.updates)
-        else:
-            metrics = self._eager_step(batch)
+        metrics = self._eager_step(batch) if self._graph is None else self._graph(batch)
         if self._updater is not None:
             self._updater.step()
-        metrics.update(self._rates)
+        metrics.update(self._rates())
         self.updates += 1
-        if self._scheduled:
-            self._set_rates()
+        self._set_rates()
         return TensorDict(metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly: loss and targets, optimizers, count."""
         if self._graph is not None:
-            self._graph.write_steps(self.updates)
+            self._graph.write_steps()
         return {
             "updates": self.updates,
             "loss": dict(self.loss.state_dict()),
@@ -152,6 +149,8 @@ class Update:
     # ---- the parts of a step -------------------------------------------------------------
 
     def _eager_step(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        for p in self._parameters:
+            p.grad = None  # whatever other code has left there
         out = self.loss(batch)
         total(out).backward()
         grads = [p.grad for p in self._parameters if p.grad is not None]
@@ -161,8 +160,6 @@ class Update:
             torch._foreach_mul_(grads, clip_factor(norm, self.max_grad_norm))
         for optimizer in self.optimizers:
             optimizer.step()
-        for p in self._parameters:
-            p.grad = None
         self._move_targets()
         metrics = {key: value.detach() for key, value in out.items()}
         metrics["grad_norm"] = norm
@@ -176,13 +173,17 @@ class Update:
             target.copy_(source)
 
     def _set_rates(self) -> None:
-        self._rates: dict[str, Tensor] = {}
         for group, base, schedule in self._schedules:
-            group["lr"] = base if schedule is None else base * schedule(self.updates)
+            if schedule is not None:
+                group["lr"] = base * schedule(self.updates)
+
+    def _rates(self) -> dict[str, Tensor]:
+        rates: dict[str, Tensor] = {}
+        for group, _, _ in self._schedules:
             name = group.get("name", "default")
             key = "lr" if name == "default" else f"lr_{name}"
-            if key not in self._rates:
-                self._rates[key] = torch.tensor(group["lr"])
+            rates.setdefault(key, torch.tensor(float(group["lr"])))
+        return rates
 
 
 def _groups(
@@ -235,6 +236,5 @@ def _target_pairs(
         target, source = getattr(loss, name), getattr(loss, name.removeprefix("target_"))
         for key, value in target.items(True, True):
             trained = source.get(key)
-            pair = value.data, trained.data
-            (soft if trained.requires_grad else copied).append(pair)
+            (soft if trained.requires_grad else copied).append((value, trained))
     return soft, copied

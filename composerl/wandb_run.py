@@ -16,7 +16,7 @@ __all__ = ["MODES", "scrub", "start_wandb", "wandb_mode"]
 
 MODES = ("online", "offline", "disabled")
 INIT_TIMEOUT = 30.0  # seconds until an unreachable W&B server means: go on offline
-FINISH_TIMEOUT = 600.0  # seconds for the last uploads; what is left stays on disk
+FINISH_TIMEOUT = 120.0  # seconds for the last uploads; what is left stays on disk
 
 # The address of W&B's own server changed between releases; `wandb login` may have noted either.
 _WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")

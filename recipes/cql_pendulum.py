@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "Pendulum-v1"
-    steps: int = 5000
+    steps: int = 3000
     dataset: str = "mixed"
     """Behaviour to generate (random, scripted, mixed) or a file: npz, D4RL HDF5, Minari."""
     dataset_size: int = 40_000
@@ -38,9 +38,9 @@ class Config(RunConfig):
     """Transitions in a batch."""
     lr: float = 1e-3
     """Learning rate of the critics and of the temperatures."""
-    actor_lr: float = 3e-4
+    actor_lr: float = 1e-3
     """Learning rate of the actor."""
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     gamma: float = 0.99
     """Discount."""

@@ -144,3 +144,24 @@ def test_random_generators_go_on_where_they_were(tmp_path):
 def write_raw(path, metadata):
     header = json.dumps({"__metadata__": metadata}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def test_two_views_of_one_storage(tmp_path):
+    x = torch.arange(6.0)
+    save_tree(
+        tmp_path / "a", "thing", {"flat": x, "square": x.view(2, 3), "bytes": x.view(torch.int32)}
+    )
+    back = load_tree(tmp_path / "a", "thing")
+    assert torch.equal(back["flat"], x)
+    assert torch.equal(back["square"], x.view(2, 3))
+    assert torch.equal(back["bytes"], x.view(torch.int32))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "a"
+    save_tree(path, "thing", {"x": torch.zeros(100)})
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="checksum"):
+        load_tree(path, "thing")

@@ -85,7 +85,7 @@ def test_missing_config_file():
 def test_values_are_checked_at_construction():
     with pytest.raises(ValueError, match="lr must be a number, got 'x'"):
         Config(lr="x")
-    with pytest.raises(ValueError, match="seed must not be negative"):
+    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*32\)"):
         Config(seed=-1)
     with pytest.raises(ValueError, match="patience must be at least 1"):
         Config(patience=0)

@@ -185,3 +185,43 @@ def test_unfinished_run_gives_the_newest_checkpoint_s_policy(policy, tmp_path):
     np.testing.assert_array_equal(composerl.load(tmp_path).predict(OBS), policy.predict(OBS))
     with pytest.raises(ValueError, match="holds no policy"):
         composerl.load(tmp_path / "checkpoints" / f"step-{2:012d}.safetensors")
+
+
+def test_ordinary_arrays_of_any_layout(policy):
+    expected = policy.predict(OBS[::-1].copy())
+    np.testing.assert_array_equal(policy.predict(OBS[::-1]), expected)
+    np.testing.assert_array_equal(policy.predict(OBS[::-1].astype(">f4")), expected)
+    frozen = OBS[::-1].copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(policy.predict(frozen), expected)
+    with pytest.raises(ValueError, match="no rectangular array"):
+        policy.predict([[1.0, 2.0, 3.0], [1.0]])
+
+
+def test_a_policy_file_cannot_cause_an_import(policy, tmp_path, monkeypatch):
+    from composerl.checkpoint import save_tree
+
+    (tmp_path / "evil_mod.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    tree = policy.to_tree() | {"env": "evil_mod:Pendulum-v1"}
+    save_tree(tmp_path / "policy.safetensors", "policy", tree)
+    loaded = composerl.load(tmp_path)
+    with pytest.raises(ValueError, match="does not know its environment"):
+        loaded.evaluate(1)
+    assert composerl.load(tmp_path, env="Pendulum-v1").evaluate(1).lengths == (200,)
+
+
+def test_a_policy_of_a_factory_asks_for_it(policy, tmp_path):
+    made = Policy(policy.actor, lambda: gym.make("Pendulum-v1"))
+    made.save(tmp_path / "policy.safetensors")
+    with pytest.raises(ValueError, match="does not know its environment"):
+        composerl.load(tmp_path).evaluate(1)
+
+
+def test_a_checkpoint_is_known_by_its_content(policy, tmp_path):
+    from composerl.checkpoint import save_tree
+
+    save_tree(tmp_path / "copy", "checkpoint", {"policy": policy.to_tree()})
+    np.testing.assert_array_equal(
+        composerl.load(tmp_path / "copy").predict(OBS), policy.predict(OBS)
+    )

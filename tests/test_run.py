@@ -84,7 +84,7 @@ def test_the_loop(tmp_path, capsys):
     assert "train/loss_x" not in rows[1]
     assert {"eval/return", "eval/return_std", "eval/length"} <= set(rows[1])
     assert all(row["time/seconds"] >= 0 for row in rows)
-    assert sorted(p.name for p in out.iterdir()) == [
+    assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == [
         "checkpoints", "config.yaml", "metadata.json", "metrics.jsonl", "policy.safetensors",
         "summary.json",
     ]  # fmt: skip
@@ -333,3 +333,188 @@ def test_command_line_killed_at_any_moment_and_interrupted(tmp_path):
     assert (out / "policy.safetensors").read_bytes() == expected
     steps = [row["step"] for row in read_metrics(out / "metrics.jsonl")]
     assert steps == list(range(10, 401, 10))
+
+
+# ---- what a review found ------------------------------------------------------------------
+
+
+def test_a_run_has_one_loop(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    steps = run.steps(6)
+    next(steps)
+    with pytest.raises(RuntimeError, match="one loop"):
+        next(run.steps(12))
+    steps.close()
+
+
+def test_break_is_an_end_too(tmp_path):
+    cfg = Config(out=tmp_path / "run", steps=60)
+    run, counter, policy = Run(cfg, name="toy"), Counter(), actor()
+    run.track(counter=counter)
+    for step in run.steps(cfg.steps):
+        run.log(counter())
+        run.evaluate(policy)
+        if step == 5:
+            break
+    run.finish(policy)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["steps"], summary["stopped"]) == (5, "stopped by the recipe")
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 5
+    assert (tmp_path / "run" / "checkpoints" / "step-000000000005.safetensors").exists()
+
+
+def test_a_loop_that_never_evaluates_is_evaluated_at_its_end(tmp_path):
+    run = Run(Config(out=tmp_path / "run", steps=4), name="toy")
+    for _ in run.steps(4):
+        run.log({"loss_x": 1.0})
+    run.finish(actor())
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if "eval/return" in row] == [4]
+
+
+def test_evaluating_a_finished_run_again_does_not_count_for_patience(tmp_path):
+    out = tmp_path / "run"
+    train(Config(out=out, patience=2))
+    before = json.loads((out / "summary.json").read_text())
+    assert before["stopped"] == "all steps done"
+    train(Config(out=out, patience=2, resume=True))
+    after = json.loads((out / "summary.json").read_text())
+    assert {k: v for k, v in after.items() if "time" not in k} == {
+        k: v for k, v in before.items() if "time" not in k
+    }
+
+
+def test_environments_that_draw_random_numbers_do_not_change_the_training(tmp_path):
+    """Making an environment may use the global generators; checkpoints must not show it."""
+    import gymnasium as gym
+    import numpy as np
+    from gymnasium.envs.classic_control import PendulumEnv
+
+    class Noisy(PendulumEnv):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            torch.rand(()), np.random.rand()
+
+    gym.register("composerl-test/Noisy-v0", Noisy, max_episode_steps=10)
+    env = "composerl-test/Noisy-v0"
+    train(Config(out=tmp_path / "a", env=env, steps=8, save_every=1))
+    train(Config(out=tmp_path / "b", env=env, steps=8, save_every=5, eval_every=8))
+    train(Config(out=tmp_path / "c", env=env, steps=4))
+    train(Config(out=tmp_path / "c", env=env, steps=8, resume=True))
+    losses = [
+        [row["train/loss_x"] for row in read_metrics(tmp_path / name / "metrics.jsonl")
+         if "train/loss_x" in row]
+        for name in "abc"
+    ]  # fmt: skip
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_extended_and_interrupted_run_loads_its_newest_policy(tmp_path):
+    out = tmp_path / "run"
+    train(Config(out=out))
+
+    def stop(step, run):
+        if step == 9:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(Config(out=out, resume=True, steps=12), hook=stop)
+    assert not (out / "policy.safetensors").exists()
+    assert composerl.load(out).predict([0.0, 0.0, 0.0]).shape == (1,)
+
+
+def test_two_processes_cannot_share_a_run(tmp_path):
+    out = tmp_path / "run"
+    run = Run(Config(out=out), name="toy")
+    steps = run.steps(6)
+    next(steps)
+    with pytest.raises(ValueError, match="another process is training in"):
+        train(Config(out=out, resume=True))
+    steps.close()
+
+
+def test_a_kill_before_the_config_leaves_a_usable_directory(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / ".config.yaml.123.tmp").write_text("half")
+    train(Config(out=out))
+    assert not list(out.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("content", ["", "just text", "- a list", "\x80"])
+def test_damaged_config_is_refused_and_damaged_metadata_is_not_missed(tmp_path, content):
+    out = tmp_path / "run"
+    train(Config(out=out))
+    (out / "metadata.json").write_bytes(content.encode("latin1"))
+    train(Config(out=out, resume=True, steps=8))
+    assert json.loads((out / "metadata.json").read_text())["run_id"]
+    (out / "config.yaml").write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        train(Config(out=out, resume=True, steps=10))
+
+
+def test_the_checkpoint_knows_its_config_too(tmp_path):
+    out = tmp_path / "run"
+    train(Config(out=out))
+    (out / "config.yaml").write_text("seed: 0\n")  # says nothing of the flavour
+    with pytest.raises(ValueError, match=r"flavour was 'plain' in the checkpoint"):
+        train(Config(out=out, resume=True, steps=8, flavour="vanilla"))
+
+
+def test_refused_resume_writes_nothing(tmp_path):
+    out = tmp_path / "run"
+    train(Config(out=out))
+    before = {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
+    run = Run(Config(out=out, resume=True, steps=99), name="toy")
+    run.track(other=Counter())
+    with pytest.raises(ValueError, match="this recipe tracks"):
+        next(run.steps(99))
+    assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == before
+
+
+def test_best_file_agrees_with_the_checkpoint_after_a_crash(tmp_path):
+    """Killed after a better evaluation, before the next checkpoint; resumed with other evals."""
+    out = tmp_path / "run"
+    policies = [actor() for _ in range(4)]
+    returns = [composerl.Policy(p, "Pendulum-v1").evaluate(1, 0).mean for p in policies]
+    worse, better = sorted(range(4), key=returns.__getitem__)[::3]
+
+    def loop(cfg, die_at=None):
+        run = Run(cfg, name="toy")
+        for step in run.steps(cfg.steps):
+            run.evaluate(policies[better if step == 3 else worse])
+            if step == die_at:
+                raise ZeroDivisionError
+        return run.finish(policies[worse])
+
+    cfg = {"out": out, "steps": 5, "save_every": 2}
+    with pytest.raises(ZeroDivisionError):
+        loop(Config(**cfg, eval_every=1), die_at=3)
+    loop(Config(**cfg, eval_every=5, resume=True))
+    summary = json.loads((out / "summary.json").read_text())
+    best = composerl.load(out, which="best").evaluate(1, seed=0).mean
+    assert best == summary["best"]["return"] == returns[worse]
+
+
+def test_divergence_is_noticed_before_it_is_saved(tmp_path):
+    run = Run(Config(out=tmp_path / "run", log_every=100, save_every=2), name="toy")
+    steps = run.steps(6)
+    next(steps), next(steps)
+    with pytest.raises(RuntimeError, match="diverged"):
+        run.log({"loss_x": float("nan")})
+    steps.close()
+
+
+def test_the_returned_policy_is_in_evaluation_mode(tmp_path):
+    run = Run(Config(out=tmp_path / "run", steps=1), name="toy")
+    policy = actor().train()
+    for _ in run.steps(1):
+        run.evaluate(policy)
+        assert policy.training
+    assert not run.finish(policy).actor.training
+
+
+def test_names_are_slugs(tmp_path):
+    with pytest.raises(ValueError, match="name of a run"):
+        Run(Config(), name="../../evil")

@@ -39,7 +39,8 @@ def poison(kind, mark, path):
     if kind == "pickle":
         path.write_bytes(pickle.dumps(Bomb(mark)))
     elif kind == "torch":
-        torch.save({"tree": Bomb(mark), "x": torch.zeros(1)}, path)
+        with open(path, "wb") as file:
+            torch.save({"tree": Bomb(mark), "x": torch.zeros(1)}, file)
     elif kind == "numpy":
         with open(path, "wb") as file:
             np.savez(file, observations=np.array([Bomb(mark)], dtype=object))

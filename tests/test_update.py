@@ -257,3 +257,87 @@ def test_unreduced_loss_is_refused():
     loss.reduction = "none"
     with pytest.raises(ValueError, match="reduction"):
         Update(loss)
+
+
+# ---- what a review found ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cast", "copy"])
+def test_targets_move_after_a_cast_or_a_copy(how):
+    loss, batch = iql()
+    update = Update(loss, tau=0.5)
+    if how == "cast":
+        loss.double()
+        batch = batch.apply(lambda x: x.double() if x.is_floating_point() else x)
+    else:
+        update = deepcopy(update)
+    before = deepcopy(update.loss.target_qvalue_network.state_dict())
+    update(batch)
+    after = update.loss.target_qvalue_network.state_dict()
+    assert all(not torch.equal(before[key], after[key]) for key in before)
+
+
+def test_foreign_gradients_do_not_enter():
+    loss, batch = iql()
+    clean = Update(deepcopy(loss))(batch.clone())
+    (100 * loss(batch.clone())["loss_value"]).backward()
+    assert torch.equal(Update(loss)(batch.clone())["grad_norm"], clean["grad_norm"])
+
+
+def test_unknown_target_is_refused():
+    with pytest.raises(ValueError, match="target must be 'soft'"):
+        Update(iql()[0], target="hard")
+
+
+def test_rates_of_own_optimizers_are_left_alone():
+    loss, batch = iql()
+    adam = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    update = Update(loss, optimizer=adam)
+    adam.param_groups[0]["lr"] = 1e-4
+    assert update(batch.clone())["lr"].item() == pytest.approx(1e-4)
+    again = Update(loss, optimizer=torch.optim.Adam(loss.parameters(), lr=1e-3))
+    again.load_state_dict(update.state_dict())
+    assert again(batch.clone())["lr"].item() == pytest.approx(1e-4)
+
+
+def test_fused_adam_refuses_what_it_does_not_do():
+    from composerl.adam import FusedAdam
+
+    for option in ("amsgrad", "maximize"):
+        with pytest.raises(ValueError, match="amsgrad"):
+            FusedAdam([torch.nn.Parameter(torch.zeros(1))], **{option: True})
+
+
+def test_compiled_step_counts_on_from_a_used_optimizer(monkeypatch):
+    """Bias correction follows the optimizer's own count, not the Update's."""
+    torch._dynamo.reset()
+    results = []
+    for compile in (False, True):
+        loss, batch = iql()
+        adam = torch.optim.Adam(loss.parameters(), lr=1e-2)
+        for _ in range(5):
+            sum(v for k, v in loss(batch.clone()).items() if k.startswith("loss_")).backward()
+            adam.step()
+            adam.zero_grad()
+        update = Update(loss, optimizer=adam, compile=compile)
+        if compile:
+            update._graph._compiled = torch.compile(
+                update._graph._step, fullgraph=True, backend="eager"
+            )
+        update(batch.clone())
+        results.append((loss, update.state_dict()["optimizers"][0]["state"][0]["step"].item()))
+    (a, steps_a), (b, steps_b) = results
+    assert steps_a == steps_b == 6
+    assert_same(a, b, 1e-5)
+
+
+def test_reset_parameters_resets_networks_and_targets():
+    loss, _ = iql()
+    before = deepcopy(loss.state_dict())
+    loss.reset_parameters_recursive()
+    after = loss.state_dict()
+    assert not torch.equal(
+        before["value_network.module.0.weight"], after["value_network.module.0.weight"]
+    )
+    for name, value in loss.qvalue_network.state_dict().items():
+        assert torch.equal(value, loss.target_qvalue_network.state_dict()[name])

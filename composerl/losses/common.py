@@ -29,7 +29,8 @@ class LeanLoss(LossModule):
     costs 20 to 50 % of an update. Here ``loss.actor_network`` *is* the module that was passed in:
     it is called directly and its parameters are optimised in place. What TorchRL code expects to
     find still exists: ``<name>_params`` and ``target_<name>_params`` are views (TensorDicts of the
-    very same tensors), so ``SoftUpdate``, ``HardUpdate`` and hand-written code work unchanged.
+    very same tensors; several critics under "0", "1", ... instead of stacked), so ``SoftUpdate``
+    and ``HardUpdate`` work unchanged. Move or cast a loss before an optimizer is built on it.
 
     Subclasses register networks by plain assignment, and call :meth:`_make_target` for those with
     a target copy. ``parameters()`` lists the trained networks only.
@@ -64,6 +65,15 @@ class LeanLoss(LossModule):
     def functional(self) -> bool:
         """False: the networks hold their own parameters."""
         return False
+
+    def reset_parameters_recursive(self) -> None:
+        """Initialise the networks anew, and their targets with them."""
+        for name, network in super().named_children():
+            for module in network.modules() if not name.startswith("target_") else ():
+                if hasattr(module, "reset_parameters"):
+                    module.reset_parameters()
+        for name in self._target_names:
+            getattr(self, f"target_{name}").load_state_dict(getattr(self, name).state_dict())
 
     def __getattr__(self, name: str) -> Any:
         # What forward looks up comes first: this runs a dozen times per update.
@@ -206,6 +216,8 @@ def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tenso
 
 def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:
     """``number`` networks: the given list, or one network and re-initialised copies of it.
+
+    Copies are initialised by PyTorch's defaults; pass a list to choose otherwise.
 
     Raises:
         ValueError: if a list of another length is given, or if a single network has parameters

@@ -38,6 +38,8 @@ def call_network(
             return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
         data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
         return network(data).get(key)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
         raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
@@ -77,6 +79,8 @@ def call_at(
             out = torch.func.functional_call(module, tensors, arguments)
         else:
             out = module(*arguments)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
         raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error

@@ -51,7 +51,9 @@ def run_in_process(path: Path, out: Path, kill_at: str | None = None, **changes:
     process = _context.Process(target=_main, args=(path, out, kill_at, changes))
     process.start()
     process.join(300)
-    assert process.exitcode is not None, "the recipe hangs"
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"{path.name} hangs")
     return process.exitcode
 
 
