@@ -17,6 +17,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ImmutableDatasetWriter, TensorDictReplayBuffer, TensorStorage
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
+from composerl.console import say
 from composerl.data.behaviours import BEHAVIOURS
 from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
@@ -42,7 +43,7 @@ def load_dataset(
     reward_shift: float = 0.0,
     device: str | torch.device = "cpu",
 ) -> OfflineBuffer:
-    """A dataset for an environment, checked, as a replay buffer.
+    """A dataset for an environment, checked, as a replay buffer; says so if rows had to be dropped.
 
     Args:
         dataset: A behaviour (``random``, ``scripted``, ``mixed``) or the path of a file.
@@ -62,6 +63,10 @@ def load_dataset(
         data = read_dataset(path)
     spaces = Spaces.of(env)
     data = validate(data, spaces)
+    if data.dropped or data.replaced:
+        kept = f", {data.replaced} terminal ones kept without it" if data.replaced else ""
+        say(f"{data.source}: {data.dropped} rows dropped, whose next observation is of another "
+            f"episode or missing{kept}")  # fmt: skip
     if not spaces.discrete:
         data = replace(data, actions=np.clip(data.actions, *_inner_bounds(spaces)))
     return OfflineBuffer(

@@ -1,35 +1,26 @@
-"""One IQL update, side by side: TorchRL's stock loss, hand-written PyTorch, composerl.
+"""One IQL and one XQL update, side by side: TorchRL's stock loss, hand-written PyTorch, composerl.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/iql_update.py
 
 Batch 256, two hidden layers of 256, 17 observations and 6 actions (HalfCheetah). CPU time of this
 process with one thread, all variants interleaved in one run, so that whatever else the machine is
-doing hits them alike; the median of many short rounds. The ratio of two variants is the median of
-the ratios within the rounds.
+doing hits them alike.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import warnings
-from collections.abc import Callable
 from copy import deepcopy
-from time import process_time
 
 import torch
 import torch.nn.functional as F
+from common import SPACES, Step, arguments, compare, stock_step, transitions
 from tensordict import TensorDict
 from torch import nn
 from torchrl.objectives import IQLLoss as StockIQLLoss
-from torchrl.objectives import SoftUpdate
 
-from composerl.losses import IQLLoss
+from composerl.losses import IQLLoss, XQLLoss
 from composerl.modules import gaussian_actor, twin_q, value
-from composerl.spaces import Spaces
 from composerl.update import Update
-
-SPACES = Spaces(obs_shape=(17,), low=(-1.0,) * 6, high=(1.0,) * 6)
 
 
 def networks(width: int) -> tuple:
@@ -38,24 +29,7 @@ def networks(width: int) -> tuple:
     return gaussian_actor(SPACES, hidden), twin_q(SPACES, hidden), value(SPACES, hidden)
 
 
-def stock(width: int, batch: TensorDict) -> Callable[[], object]:
-    """TorchRL's IQLLoss as its documentation shows it: default Adam, SoftUpdate."""
-    loss = StockIQLLoss(*networks(width), loss_function="l2", temperature=3.0, expectile=0.7)
-    loss.make_value_estimator(gamma=0.99)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=3e-4)
-    updater = SoftUpdate(loss, tau=0.005)
-
-    def step() -> None:
-        out = loss(batch)
-        (out["loss_actor"] + out["loss_qvalue"] + out["loss_value"]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        updater.step()
-
-    return step
-
-
-def hand_written(width: int, batch: TensorDict) -> Callable[[], object]:
+def hand_written(width: int, batch: TensorDict) -> Step:
     """What one would write without any library but torch: one backward, one fused Adam."""
 
     def mlp(n: int, m: int) -> nn.Sequential:
@@ -94,58 +68,22 @@ def hand_written(width: int, batch: TensorDict) -> Callable[[], object]:
     return step
 
 
-def composerl_update(width: int, batch: TensorDict, compile: bool) -> Callable[[], object]:
-    update = Update(IQLLoss(*networks(width)), lr=3e-4, tau=0.005, compile=compile)
-    return lambda: update(batch)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--updates", type=int, default=10, help="updates in a round")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    rows = args.rows
-    no = torch.zeros(rows, 1, dtype=torch.bool)
-    batch = TensorDict(
-        {
-            "observation": torch.randn(rows, 17),
-            "action": torch.rand(rows, 6) * 2 - 1,
-            "next": {"observation": torch.randn(rows, 17), "reward": torch.randn(rows, 1),
-                     "done": no, "terminated": no.clone(), "truncated": no.clone()},
-        },
-        [rows],
-    )  # fmt: skip
+    args = arguments(__doc__, rounds=40, updates=10)
+    batch = transitions(args.rows)
+    names = ["loss_actor", "loss_qvalue", "loss_value"]
+    stock = StockIQLLoss(*networks(args.width), loss_function="l2", temperature=3.0, expectile=0.7)
+    eager = Update(IQLLoss(*networks(args.width)))
+    compiled = Update(IQLLoss(*networks(args.width)), compile=True)
+    xql = Update(XQLLoss(*networks(args.width)))
     variants = {
-        "stock TorchRL IQLLoss": stock(args.width, batch.clone()),
+        "stock": stock_step(stock, batch.clone(), names),
         "hand-written": hand_written(args.width, batch.clone()),
-        "composerl eager": composerl_update(args.width, batch.clone(), compile=False),
-        "composerl compiled": composerl_update(args.width, batch.clone(), compile=True),
+        "composerl eager": lambda: eager(batch),
+        "composerl compiled": lambda: compiled(batch),
+        "composerl XQL eager": lambda: xql(batch),
     }
-    for step in variants.values():
-        for _ in range(20):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(args.rounds):
-        for name, step in variants.items():
-            start = process_time()
-            for _ in range(args.updates):
-                step()
-            times[name].append((process_time() - start) / args.updates)
-
-    def ratio(name: str, base: str) -> float:
-        return statistics.median(a / b for a, b in zip(times[name], times[base], strict=True))
-
-    print(f"width {args.width}, batch {rows}, torch {torch.__version__}, one thread, CPU time")
-    for name, seconds in times.items():
-        print(
-            f"{name:24s} {statistics.median(seconds) * 1e3:7.3f} ms"
-            f"   {ratio(name, 'stock TorchRL IQLLoss'):5.2f} of stock"
-            f"   {ratio(name, 'hand-written'):5.2f} of hand-written"
-        )
+    compare(variants, args)
 
 
 if __name__ == "__main__":
