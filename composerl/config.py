@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 import types
@@ -79,6 +80,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.stop_at is not None and self.stop_at != self.stop_at:
+            raise ValueError("stop_at must be a number, got nan")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
 
@@ -131,10 +134,11 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
 
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"--config {path}: there is no such file")
+        what = "it is a directory" if path.is_dir() else "there is no such file"
+        raise FileNotFoundError(f"--config {path}: {what}")
     try:
         values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):
         raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
@@ -156,12 +160,18 @@ _SYNONYMS = {
 }  # fmt: skip
 
 
-def _suggest(name: str, known: set[str]) -> str:
+def _suggest(name: str, known: set[str], *, flags: bool = False) -> str:
     """What an unknown name may have been meant to be, as the end of a sentence."""
+
+    def show(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if flags else name
+
     names = {name: name for name in known}
     names |= {other: name for other, name in _SYNONYMS.items() if name in known}
     near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
-    return f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    if near:
+        return f"did you mean {show(names[near[0]])}?"
+    return f"known are {', '.join(show(name) for name in sorted(known))}"
 
 
 def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:
@@ -179,7 +189,9 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
         elif name in known or hints.get(name.removeprefix("no_")) is bool:
             words.append(word)
         else:
-            raise ValueError(f"unknown flag {flag}: {_suggest(name, known)} (--help lists all)")
+            raise ValueError(
+                f"unknown flag {flag}: {_suggest(name, known, flags=True)} (--help lists all)"
+            )
     return words
 
 
@@ -232,4 +244,6 @@ def _meant_for_users(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{error}; free some space, then --resume goes on from the last checkpoint"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -34,8 +34,11 @@ class MetricsFile:
         """Append one row; it must have an integer "step"."""
         row = {key: _as_json(value) for key, value in plain_row(row).items()}
         line = json.dumps(row, allow_nan=False, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def sync(self) -> int:
         """Force the rows to the disk; return the offset at which a resumed run goes on."""
@@ -50,13 +53,15 @@ class MetricsFile:
         if not 0 <= offset <= size:
             raise ValueError(
                 f"{self.path} cannot be cut back to byte {offset}: it has {size} bytes, so it is "
-                "not the file this checkpoint was written with"
+                "not the file this checkpoint was written with (to start over delete the run's "
+                "checkpoints)"
             )
         self._file.seek(max(offset - 1, 0))
         if offset and self._file.read(1) != b"\n":
             raise ValueError(
                 f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is "
-                "not the file this checkpoint was written with"
+                "not the file this checkpoint was written with (to start over delete the run's "
+                "checkpoints)"
             )
         self._file.truncate(offset)
 

@@ -44,6 +44,10 @@ class Policy:
         self.spaces = Spaces.of(env) if spaces is None else spaces
         self._evaluator = evaluator
 
+    def __repr__(self) -> str:
+        kind = (getattr(self.actor, "description", None) or {}).get("factory", "own module")
+        return f"Policy({kind}, env={self.env!r}, observation={self.spaces.obs_shape})"
+
     def predict(self, observation: Any) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
 

@@ -33,7 +33,7 @@ from composerl.interrupt import Interrupt
 from composerl.policy import Policy
 from composerl.score import Score, describe
 from composerl.spaces import Spaces
-from composerl.tracking import Tracker, wandb_mode
+from composerl.tracking import Tracker, require_tensorboard, wandb_mode
 
 __all__ = ["Run", "RunConfig"]
 
@@ -70,6 +70,8 @@ class Run:
         self.directory = rundir.choose(config, self.name)
         rundir.check(self.directory, self.name, config)
         self._wandb_mode = wandb_mode(config.wandb)
+        if config.tensorboard:
+            require_tensorboard()
         _check_device(config.device)
         self._spaces = Spaces.of(config.env)
         torch.set_num_threads(config.threads)
@@ -123,7 +125,7 @@ class Run:
                     if interrupt.requested:
                         raise KeyboardInterrupt(
                             f"stopped at step {self.step}; go on with: "
-                            f"python {rundir.script()} --out {self.directory} --resume"
+                            f"{rundir.resume_command(self.directory)}"
                         )
         except GeneratorExit:
             raise  # `break` or an error in the loop's body: finish() or the end will tell
@@ -143,9 +145,10 @@ class Run:
                 self._row[name] = number
             # Also before a checkpoint: it must not replace a good one by a broken one.
             if not math.isfinite(number) and key.startswith("loss_"):
+                saved = checkpoints(self.directory)
+                where = f"last checkpoint: {saved[0]}" if saved else "no checkpoint yet"
                 raise RuntimeError(
-                    f"{name} is {number} at step {self.step}: the training diverged "
-                    f"(the last checkpoint is in {self.directory / 'checkpoints'})"
+                    f"{name} is {number} at step {self.step}: the training diverged ({where})"
                 )
 
     def evaluate(self, actor: nn.Module) -> Evaluation | None:
@@ -240,8 +243,9 @@ class Run:
         self._tracker.truncate(state["metrics"] if state else 0)
         self._save_best()
         self._started = time.perf_counter(), time.process_time()
+        verb = f"resumed at step {self.step} of" if self.step else "started,"
+        say(f"{self.name} {verb} {self.total} steps, in {self.directory}")
         if state:
-            say(f"resumed {self.directory} at step {self.step} of {self.total}")
             restore_rng(state["rng"])  # last: whatever came before may have drawn numbers
 
     def _load_checkpoint(self) -> dict[str, Any] | None:
@@ -251,7 +255,7 @@ class Run:
                 return load_tree(path, "checkpoint")
             except ValueError as error:
                 if path == found[-1]:
-                    raise
+                    raise ValueError(f"{error}; to start over delete {path.parent}") from error
                 # Resuming is exact, so an older checkpoint costs time and nothing else.
                 say(f"{error}; going on from the checkpoint before it")
         return None
@@ -350,7 +354,7 @@ def _copy(leaf: Any) -> Any:
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} cannot be used here: {reason}") from error

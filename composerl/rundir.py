@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ __all__ = [
     "create",
     "keep_run_id",
     "lock",
+    "resume_command",
     "run_id",
     "script",
     "write_json",
@@ -82,8 +84,11 @@ def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
 
 def lock(directory: Path) -> IO[str]:
     """Make the directory and own it until the returned file is closed, or the process ends."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file = open(directory / LOCK, "w")  # noqa: SIM115
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open(directory / LOCK, "w")  # noqa: SIM115
+    except OSError as error:
+        raise OSError(f"--out {directory} cannot be written: {error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -121,8 +126,13 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def script() -> str:
-    """The program that is running, for messages."""
+    """The program that is running."""
     return sys.argv[0] or "your_recipe.py"
+
+
+def resume_command(directory: Path) -> str:
+    """What to type to go on with a run."""
+    return shlex.join(["python", script(), "--out", str(directory), "--resume"])
 
 
 def _replace(path: Path, text: str) -> None:

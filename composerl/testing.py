@@ -34,6 +34,8 @@ def check_loss(
         compile: whether to check that ``torch.compile(fullgraph=True)`` finds no graph break
             (some seconds).
     """
+    if not isinstance(loss, LossModule):
+        raise TypeError(f"check_loss needs a TorchRL LossModule, got a {type(loss).__name__}")
     checks: list[Callable[[LossModule, TensorDict], None]] = [
         _keys, _outputs, _input_untouched, _dispatch, _reductions, _mask, _weights, _priority,
         _gradients, _targets, _value_estimator, _coefficients, _state_dict, _copies_and_moves,

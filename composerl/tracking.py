@@ -13,13 +13,23 @@ import shutil
 import string
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from composerl.metrics import MetricsFile, plain_row, read_metrics
 from composerl.wandb_run import MODES, scrub, start_wandb, wandb_mode
 
-__all__ = ["MetricsFile", "Tracker", "read_metrics", "scrub", "wandb_mode"]
+__all__ = [
+    "MetricsFile",
+    "Tracker",
+    "read_metrics",
+    "require_tensorboard",
+    "scrub",
+    "wandb_mode",
+]
+
+_NO_TENSORBOARD = "TensorBoard is not installed: pip install 'composerl[tensorboard]'"
 
 
 class Tracker:
@@ -149,11 +159,15 @@ def _new_id() -> str:
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(8))
 
 
+def require_tensorboard() -> None:
+    """Say early, and without importing it, that TensorBoard is missing."""
+    if find_spec("tensorboard") is None:
+        raise ValueError(_NO_TENSORBOARD)
+
+
 def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ValueError(
-            "TensorBoard is not installed: pip install 'composerl[tensorboard]'"
-        ) from error
+        raise ValueError(_NO_TENSORBOARD) from error
     return SummaryWriter

@@ -207,7 +207,8 @@ def _groups(
         raise ValueError(f"lr names {sorted(rates)} leave parameters out: add a 'default' rate")
     for name, rate in rates.items():
         if not rate >= 0 or not math.isfinite(rate):
-            raise ValueError(f"lr must be a number >= 0, got {rate} for {name!r}")
+            whose = "" if name == "default" else f" of {name}"
+            raise ValueError(f"lr{whose} must be a number >= 0, got {rate}")
     return [
         {"params": params, "lr": rates.get(name, rates.get("default")), "name": name}
         for name, params in groups.items()

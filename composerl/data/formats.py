@@ -45,6 +45,9 @@ def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Those of the keys that an npz file has; other names are listed with no content."""
     # np.load raises half a dozen types on a damaged file, depending on where the damage is.
     damage = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
+    # Asked first: numpy would advise to unpickle whatever is no zip archive.
+    if not zipfile.is_zipfile(path) and path.read_bytes()[:6] != b"\x93NUMPY":
+        raise ValueError(f"{path} is not a readable npz file: no zip archive, or cut short")
     try:
         file = np.load(path, allow_pickle=False)
     except damage as error:
