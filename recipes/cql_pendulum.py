@@ -56,6 +56,8 @@ class Config(RunConfig):
     """Tune the weight so that the penalty stays at this gap, instead of a fixed alpha."""
     max_q_backup: bool = False
     """The target takes the best of several actions instead of one."""
+    calibrated: bool = False
+    """Cal-QL: policy actions count at least as much as the data's Monte Carlo return."""
     bc_steps: int = 0
     """Steps at the start in which the actor clones the data."""
     max_grad_norm: float | None = None
@@ -75,6 +77,7 @@ def main(cfg: Config) -> Policy:
         cfg.dataset, cfg.env, batch_size=cfg.batch_size,
         size=cfg.dataset_size, seed=cfg.dataset_seed,
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
+        mc_gamma=cfg.gamma if cfg.calibrated else None,
     )  # fmt: skip
 
     stats = buffer.stats if cfg.normalize else False
@@ -88,6 +91,7 @@ def main(cfg: Config) -> Policy:
         with_lagrange=cfg.lagrange is not None,
         lagrange_thresh=1.0 if cfg.lagrange is None else cfg.lagrange,
         max_q_backup=cfg.max_q_backup,
+        calibrated=cfg.calibrated,
         gamma=cfg.gamma,
     ).to(cfg.device)
     update = Update(

@@ -2,8 +2,9 @@
 
 ``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
 ``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
-environment), ``validate`` (against an environment's spaces) and ``OfflineBuffer``. Only the
-buffer needs torch, which is imported when it is first asked for.
+environment), ``validate`` (against an environment's spaces), ``summarize`` and its kin (what a
+dataset is like) and ``OfflineBuffer``. Only the buffer needs torch, which is imported when it
+is first asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from composerl.data.behaviours import BEHAVIOURS
 from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
+from composerl.data.statistics import monte_carlo_returns, return_scale, summarize
 
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
@@ -25,7 +27,10 @@ __all__ = [
     "OfflineBuffer",
     "generate",
     "load_dataset",
+    "monte_carlo_returns",
     "read_dataset",
+    "return_scale",
+    "summarize",
     "validate",
 ]
 

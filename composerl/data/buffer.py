@@ -22,6 +22,7 @@ from composerl.data.behaviours import BEHAVIOURS
 from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
+from composerl.data.statistics import monte_carlo_returns
 from composerl.spaces import Spaces
 
 __all__ = ["OfflineBuffer", "load_dataset"]
@@ -41,6 +42,7 @@ def load_dataset(
     seed: int = 0,
     reward_scale: float = 1.0,
     reward_shift: float = 0.0,
+    mc_gamma: float | None = None,
     device: str | torch.device = "cpu",
 ) -> OfflineBuffer:
     """A dataset for an environment, checked, as a replay buffer; says so if rows had to be dropped.
@@ -53,6 +55,7 @@ def load_dataset(
         seed: Of the generated dataset; a file has none.
         reward_scale: Rewards become ``reward * reward_scale + reward_shift``.
         reward_shift: See ``reward_scale``.
+        mc_gamma: If given, batches have ``mc_return``: the return from there on, so discounted.
         device: Where the data live and the batches come from.
     """
     path = Path(dataset).expanduser()
@@ -74,6 +77,7 @@ def load_dataset(
         batch_size=batch_size,
         reward_scale=reward_scale,
         reward_shift=reward_shift,
+        mc_gamma=mc_gamma,
         device=device,
     )
 
@@ -90,6 +94,7 @@ class OfflineBuffer(TensorDictReplayBuffer):
         batch_size: Rows of a sample.
         reward_scale: Rewards become ``reward * reward_scale + reward_shift``.
         reward_shift: See ``reward_scale``.
+        mc_gamma: If given, batches have ``mc_return`` ``(batch, 1)``, of the scaled rewards.
         device: Where the data live and the batches come from.
         sampler: Another TorchRL sampler, for example without replacement.
         transform: A TorchRL transform of the samples.
@@ -102,6 +107,7 @@ class OfflineBuffer(TensorDictReplayBuffer):
         batch_size: int = 256,
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
+        mc_gamma: float | None = None,
         device: str | torch.device = "cpu",
         sampler: Sampler | None = None,
         transform: Any = None,
@@ -117,7 +123,8 @@ class OfflineBuffer(TensorDictReplayBuffer):
             raise ValueError(f"{dataset.source} is empty, expected at least one row")
         rewards = (dataset.rewards * reward_scale + reward_shift).astype(np.float32)
         scaled = replace(dataset, rewards=rewards)
-        tables, self._homes = _pack(scaled)
+        extra = {} if mc_gamma is None else {"mc_return": monte_carlo_returns(scaled, mc_gamma)}
+        tables, self._homes = _pack(scaled, extra)
         self._tables = [table.to(device) for table in tables]
         content = _unpack(self._tables, self._homes, torch.Size([len(dataset)]))
         # A lazy storage would log a line on the console when it is filled.
@@ -203,7 +210,7 @@ class OfflineBuffer(TensorDictReplayBuffer):
             self._sampler.load_state_dict(state_dict["sampler"])
 
 
-def _pack(data: Dataset) -> tuple[list[torch.Tensor], list[_Homes]]:
+def _pack(data: Dataset, extra: dict[str, np.ndarray]) -> tuple[list[torch.Tensor], list[_Homes]]:
     """Copy the arrays into one table per type, side by side.
 
     Rows are drawn from all over memory, so that a sample costs what its gathers cost: two tables
@@ -218,6 +225,7 @@ def _pack(data: Dataset) -> tuple[list[torch.Tensor], list[_Homes]]:
         (True, "terminated"): terminated[:, None],
         (True, "truncated"): truncated[:, None],
         (True, "done"): (terminated | truncated)[:, None],
+        **{(False, key): torch.tensor(column)[:, None] for key, column in extra.items()},
     }
     groups: dict[Any, list[tuple[bool, str]]] = {}
     for home, column in columns.items():
