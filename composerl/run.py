@@ -355,6 +355,6 @@ def _copy(leaf: Any) -> Any:
 def _check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} cannot be used here: {reason}") from error

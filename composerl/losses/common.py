@@ -15,6 +15,7 @@ from torchrl.objectives import LossModule, ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
+from composerl.losses.functional import DISTANCES
 from composerl.losses.reading import call_network, read
 
 __all__ = ["LeanLoss", "action_box", "check_number", "independent_copies"]
@@ -44,12 +45,15 @@ class LeanLoss(LossModule):
     )
     _target_names: tuple[str, ...] = ()
 
-    def __init__(self, reduction: str | None = None) -> None:
+    def __init__(self, reduction: str | None = None, loss_function: str = "l2") -> None:
         super().__init__()
         reduction = "mean" if reduction is None else reduction
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
+        if loss_function not in DISTANCES:
+            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
         self.reduction = reduction
+        self.loss_function = loss_function
         self._in_keys: list[NestedKey] | None = None
 
     # ---- networks and their targets ------------------------------------------------------
@@ -126,6 +130,10 @@ class LeanLoss(LossModule):
         """Choose how targets are made (TD0 by default, ``gamma=0.99``); returns self."""
         if value_type is None:
             value_type = self.default_value_estimator
+        if hyperparams.get("gamma", 0.0) is None:
+            del hyperparams["gamma"]
+        if isinstance(gamma := hyperparams.get("gamma"), (int, float)):
+            check_number("gamma", gamma, 0, 1, ends="[]")
         if isinstance(value_type, ValueEstimatorBase) or (
             isinstance(value_type, type) and issubclass(value_type, ValueEstimatorBase)
         ):

@@ -14,7 +14,7 @@ from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.common import LeanLoss, action_box, check_number, independent_copies
-from composerl.losses.functional import DISTANCES, cql_penalty, distance
+from composerl.losses.functional import cql_penalty, distance
 from composerl.losses.reading import blank, call_at, distribution, read
 
 __all__ = ["CQLLoss"]
@@ -113,22 +113,17 @@ class CQLLoss(LeanLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(reduction)
-        if loss_function not in DISTANCES:
-            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
+        super().__init__(reduction, loss_function)
         check_number("alpha_init", alpha_init, 0, inf)
         check_number("temperature", temperature, 0, inf)
         check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
         check_number("num_random", num_random, 1, inf, ends="[)")
         check_number("lagrange_thresh", lagrange_thresh, 0, inf)
-        if gamma is not None:
-            check_number("gamma", gamma, 0, 1, ends="[]")
         self.actor_network = actor_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
         self._make_target("qvalue_network")
         self.num_qvalue_nets = num_qvalue_nets
         self.num_random = int(num_random)
-        self.loss_function = loss_function
         self.fixed_alpha = fixed_alpha
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
@@ -154,7 +149,7 @@ class CQLLoss(LeanLoss):
             self.log_alpha = nn.Parameter(log_alpha)
         if with_lagrange:
             self.log_alpha_prime = nn.Parameter(torch.zeros(()))
-        self.make_value_estimator(**({} if gamma is None else {"gamma": gamma}))
+        self.make_value_estimator(gamma=gamma)
 
     @property
     def out_keys(self) -> list[str]:

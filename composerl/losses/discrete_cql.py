@@ -10,7 +10,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
 
 from composerl.losses.common import LeanLoss, check_number
-from composerl.losses.functional import DISTANCES, distance
+from composerl.losses.functional import distance
 from composerl.losses.reading import action_index, blank, call_network, read, step_key
 
 __all__ = ["DiscreteCQLLoss"]
@@ -69,20 +69,15 @@ class DiscreteCQLLoss(LeanLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(reduction)
-        if loss_function not in DISTANCES:
-            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
+        super().__init__(reduction, loss_function)
         check_number("temperature", temperature, 0, inf)
         check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
-        if gamma is not None:
-            check_number("gamma", gamma, 0, 1, ends="[]")
         self.value_network = value_network
         self._make_target("value_network")
-        self.loss_function = loss_function
         self.double_dqn = double_dqn
         self.register_buffer("temperature", torch.tensor(float(temperature)))
         self.register_buffer("min_q_weight", torch.tensor(float(min_q_weight)))
-        self.make_value_estimator(**({} if gamma is None else {"gamma": gamma}))
+        self.make_value_estimator(gamma=gamma)
 
     def _set_in_keys(self) -> None:
         keys, inputs = self.tensor_keys, self.value_network.in_keys

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from composerl.losses.common import LeanLoss, check_number, independent_copies
 from composerl.losses.functional import (
-    DISTANCES,
     advantage_weighted_loss,
     distance,
     expectile_loss,
@@ -115,24 +114,19 @@ class IQLLoss(LeanLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(reduction)
-        if loss_function not in DISTANCES:
-            raise ValueError(f"loss_function must be one of {DISTANCES}, got {loss_function!r}")
+        super().__init__(reduction, loss_function)
         check_number("expectile", expectile, 0, 1)
         check_number("temperature (beta)", temperature, 0, inf, ends="[)")
         check_number("max_advantage_weight", max_advantage_weight, 0, inf, ends="(]")
-        if gamma is not None:
-            check_number("gamma", gamma, 0, 1, ends="[]")
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
         self._make_target("qvalue_network")
         self.num_qvalue_nets = num_qvalue_nets
-        self.loss_function = loss_function
         self.register_buffer("temperature", torch.tensor(float(temperature)))
         self.register_buffer("expectile", torch.tensor(float(expectile)))
         self.register_buffer("max_advantage_weight", torch.tensor(float(max_advantage_weight)))
-        self.make_value_estimator(**({} if gamma is None else {"gamma": gamma}))
+        self.make_value_estimator(gamma=gamma)
 
     def _set_in_keys(self) -> None:
         keys = self.tensor_keys
