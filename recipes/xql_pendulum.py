@@ -50,6 +50,10 @@ class Config(RunConfig):
     """Upper clip of the regression's exponent."""
     max_advantage_weight: float = 100.0
     """Upper bound of the weights of the imitated actions."""
+    sample_random_times: int = 0
+    """Uniform actions per state that also enter V's loss."""
+    action_noise: float = 0.0
+    """Noise on the data's actions in V's loss, as a share of half their range."""
     vanilla_value_loss: bool = False
     """Use IQL's expectile in place of the Gumbel regression."""
     expectile: float = 0.9
@@ -87,6 +91,8 @@ def main(cfg: Config) -> Policy:
         loss_temperature=cfg.loss_temperature,
         max_value_diff_exp=cfg.max_value_diff_exp,
         max_advantage_weight=cfg.max_advantage_weight,
+        sample_random_times=cfg.sample_random_times,
+        action_noise=cfg.action_noise,
         vanilla_value_loss=cfg.vanilla_value_loss,
         expectile=cfg.expectile,
         temperature=cfg.beta,

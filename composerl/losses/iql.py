@@ -162,8 +162,9 @@ class IQLLoss(LeanLoss):
             next_value = self._value(self.value_network, tensordict, keys.value, next_step=True)
             target = self._target(tensordict, next_value)
 
-        advantage = target_q.amin(0) - self._value(self.value_network, tensordict, keys.value)
-        loss_value = self._value_loss(advantage, mask)
+        min_q = target_q.amin(0)
+        advantage = min_q - self._value(self.value_network, tensordict, keys.value)
+        loss_value = self._value_loss(tensordict, min_q, advantage, mask)
 
         q = torch.stack(
             [
@@ -190,7 +191,9 @@ class IQLLoss(LeanLoss):
             tensordict.batch_size if self.reduction == "none" else [],
         )
 
-    def _value_loss(self, advantage: Tensor, mask: Tensor | None) -> Tensor:
+    def _value_loss(
+        self, tensordict: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
+    ) -> Tensor:
         return expectile_loss(advantage, self.expectile)
 
     def _log_prob(self, tensordict: TensorDictBase) -> Tensor:

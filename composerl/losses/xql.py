@@ -7,12 +7,15 @@ from math import inf
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
+from torchrl.data import TensorSpec
 
-from composerl.losses.common import check_number
+from composerl.losses.common import action_box, check_number
 from composerl.losses.functional import gumbel_rescale_loss
 from composerl.losses.iql import IQLLoss
+from composerl.losses.reading import call_at, read
 
 __all__ = ["XQLLoss"]
 
@@ -40,6 +43,11 @@ class XQLLoss(IQLLoss):
             stable. 2 for locomotion, 0.6 for AntMaze, 5 for kitchen.
         max_value_diff_exp: z is clipped from above at this; 5 or 7.
         max_advantage_weight: upper bound of the actor's weights.
+        sample_random_times: V's loss also sees so many uniform actions per state; it then leans on
+            the critics outside the data, more conservatively where they are low.
+        action_noise: deviation of noise on the data's actions in V's loss, as a share of half the
+            action range and cut at 0.5 of it; 0.1 in the paper.
+        action_spec: the action box for these two; the actor's own by default.
         vanilla_value_loss: use IQL's expectile instead, the same numbers as ``IQLLoss``.
         loss_function: distance of the critics to their target, ``"huber"`` (delta 20) or IQL's.
         temperature: multiplies the advantage in the actor's weights, as in IQL.
@@ -58,6 +66,9 @@ class XQLLoss(IQLLoss):
         loss_temperature: float = 2.0,
         max_value_diff_exp: float = 7.0,
         max_advantage_weight: float = 100.0,
+        sample_random_times: int = 0,
+        action_noise: float = 0.0,
+        action_spec: TensorSpec | None = None,
         vanilla_value_loss: bool = False,
         loss_function: str = "huber",
         temperature: float = 3.0,
@@ -66,6 +77,8 @@ class XQLLoss(IQLLoss):
     ) -> None:
         check_number("loss_temperature", loss_temperature, 0, inf)
         check_number("max_value_diff_exp", max_value_diff_exp, 0, inf)
+        check_number("sample_random_times", sample_random_times, 0, inf, ends="[)")
+        check_number("action_noise", action_noise, 0, inf, ends="[)")
         super().__init__(
             actor_network,
             qvalue_network,
@@ -77,10 +90,41 @@ class XQLLoss(IQLLoss):
             **options,
         )
         self.vanilla_value_loss = vanilla_value_loss
+        self.sample_random_times = int(sample_random_times)
+        self.register_buffer("action_noise", torch.tensor(float(action_noise)))
+        self._perturbed = bool(sample_random_times or action_noise)
+        if self._perturbed:
+            low, high = action_box(actor_network, action_spec)
+            self.register_buffer("low", low)
+            self.register_buffer("high", high)
+            self.register_buffer("half_range", (high - low) / 2)
         self.register_buffer("loss_temperature", torch.tensor(float(loss_temperature)))
         self.register_buffer("max_value_diff_exp", torch.tensor(float(max_value_diff_exp)))
 
-    def _value_loss(self, advantage: Tensor, mask: Tensor | None) -> Tensor:
+    def _value_loss(
+        self, tensordict: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
+    ) -> Tensor:
         if self.vanilla_value_loss:
-            return super()._value_loss(advantage, mask)
-        return gumbel_rescale_loss(advantage, self.loss_temperature, self.max_value_diff_exp, mask)
+            return super()._value_loss(tensordict, min_q, advantage, mask)
+        beta, limit = self.loss_temperature, self.max_value_diff_exp
+        if not self._perturbed:
+            return gumbel_rescale_loss(advantage, beta, limit, mask)
+        with torch.no_grad():
+            shift = self._other_q(tensordict) - min_q
+        every = None if mask is None else mask.expand_as(shift)
+        return gumbel_rescale_loss(advantage + shift, beta, limit, every).mean(0)
+
+    def _other_q(self, tensordict: TensorDictBase) -> Tensor:
+        """The smallest target critic at noisy and at random actions, ``(1 + k, batch)``."""
+        key = self.tensor_keys.action
+        action = read(tensordict, key)
+        noise = (self.action_noise * torch.randn_like(action)).clamp(-0.5, 0.5) * self.half_range
+        noisy = torch.clamp(action + noise, self.low, self.high)
+        shape = (self.sample_random_times, *action.shape)
+        uniform = self.low + 2 * self.half_range * torch.rand(shape).to(action)
+        actions = torch.cat([noisy.unsqueeze(0), uniform])
+        values = [
+            call_at(network, tensordict, {key: actions}, self.tensor_keys.state_action_value)
+            for network in self.target_qvalue_network
+        ]
+        return torch.stack(values).amin(0).squeeze(-1)

@@ -7,9 +7,12 @@ import math
 import pytest
 import torch
 from losses.examples import BOX, continuous_batch, xql
+from tensordict.nn import TensorDictModule
+from torch import nn
 
 from composerl.losses import IQLLoss, XQLLoss, gumbel_rescale_loss, xql_value_loss
 from composerl.modules import gaussian_actor, twin_q, value
+from composerl.testing import check_loss
 
 
 def networks(seed=0):
@@ -180,3 +183,53 @@ def test_every_knob_takes_effect(knob):
 def test_bad_knobs_are_refused(knob, number):
     with pytest.raises(ValueError, match=f"{knob} must be in"):
         XQLLoss(*networks(), **{knob: number})
+
+
+def test_random_actions_and_noise_enter_the_value_loss_only():
+    batch = continuous_batch()
+    plain = XQLLoss(*networks())(batch.clone())
+    for options in ({"sample_random_times": 4}, {"action_noise": 0.1}):
+        torch.manual_seed(0)
+        out = XQLLoss(*networks(), **options)(batch.clone())
+        assert not torch.equal(out["loss_value"], plain["loss_value"])
+        for key in ("loss_actor", "loss_qvalue"):
+            assert torch.equal(out[key], plain[key]), key
+        check_loss(XQLLoss(*networks(), **options), batch, compile=False)
+
+
+def test_random_actions_by_hand():
+    """Critics Q = a_0 (first action, box +-2), V = 0, beta = 1, one data action 0 and k random
+    ones: the row's loss is the mean of the Gumbel loss at 0 and at the k draws."""
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, observation, action):
+            return action[..., :1] * self.scale
+
+    critics = [
+        TensorDictModule(First(), ["observation", "action"], ["state_action_value"])
+        for _ in range(2)
+    ]
+    actor, _, v = networks()
+    with torch.no_grad():
+        for p in v.parameters():
+            p.zero_()
+    loss = XQLLoss(actor, critics, v, loss_temperature=1.0, sample_random_times=5)
+    batch = continuous_batch()[:1]
+    batch["action"] = torch.zeros(1, 2)
+    torch.manual_seed(0)
+    out = loss(batch)["loss_value"]
+    torch.manual_seed(0)
+    torch.randn(1, 2)
+    draws = torch.tensor(BOX.low) + 2 * torch.tensor([2.0, 1.0]) * torch.rand(5, 1, 2)
+    q = torch.cat([torch.zeros(1), draws[:, 0, 0]])
+    torch.testing.assert_close(out, gumbel_rescale_loss(q, 1.0, 7.0).mean())
+
+
+@pytest.mark.parametrize("knob", ["sample_random_times", "action_noise"])
+def test_negative_options_are_refused(knob):
+    with pytest.raises(ValueError, match=knob):
+        XQLLoss(*networks(), **{knob: -1})
