@@ -21,8 +21,9 @@ C = TypeVar("C", bound="RunConfig")
 PLACE = ("config", "out", "resume")
 #: What may change when a run is resumed: it does not alter the training itself.
 BOOKKEEPING = (
-    *PLACE, "steps", "device", "threads", "log_every", "eval_every", "eval_episodes",
-    "save_every", "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts", "tensorboard",
+    *PLACE, "steps", "online_steps", "device", "threads", "log_every", "eval_every",
+    "eval_episodes", "save_every", "stop_at", "patience", "wandb", "wandb_project",
+    "wandb_artifacts", "tensorboard",
 )  # fmt: skip
 
 

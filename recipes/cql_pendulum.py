@@ -34,6 +34,10 @@ class Config(RunConfig):
     """Then this is added."""
     normalize: bool = False
     """Standardise observations; the statistics become part of the policy."""
+    online_steps: int = 0
+    """Steps after the offline ones that also act: one environment step, one update."""
+    offline_fraction: float = 0.5
+    """Share of the dataset in the batches of the online steps."""
     batch_size: int = 256
     """Transitions in a batch."""
     lr: float = 1e-3
@@ -66,21 +70,22 @@ class Config(RunConfig):
 
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
-    from composerl.data import load_dataset
+    from composerl.data import MixedBuffer, load_dataset
     from composerl.losses import CQLLoss
     from composerl.modules import tanh_gaussian_actor, twin_q
     from composerl.spaces import Spaces
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("CQL")
-    buffer = load_dataset(
+    offline = load_dataset(
         cfg.dataset, cfg.env, batch_size=cfg.batch_size,
         size=cfg.dataset_size, seed=cfg.dataset_seed,
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
         mc_gamma=cfg.gamma if cfg.calibrated else None,
     )  # fmt: skip
+    buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
 
-    stats = buffer.stats if cfg.normalize else False
+    stats = offline.stats if cfg.normalize else False
     actor = tanh_gaussian_actor(spaces, cfg.hidden, normalize=stats)
     loss = CQLLoss(
         actor,
@@ -103,8 +108,10 @@ def main(cfg: Config) -> Policy:
     )
 
     run.track(update=update, buffer=buffer)
-    for step in run.steps(cfg.steps):
+    for step in run.steps(cfg.steps + cfg.online_steps):
         loss.imitate = step <= cfg.bc_steps
+        if step > cfg.steps:
+            run.log(buffer.collect(actor))
         run.log(update(buffer.sample()))
         run.evaluate(actor)
     return run.finish(actor)

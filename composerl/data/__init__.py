@@ -20,10 +20,12 @@ from composerl.data.statistics import monte_carlo_returns, return_scale, summari
 
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
+    from composerl.data.online import MixedBuffer
 
 __all__ = [
     "BEHAVIOURS",
     "Dataset",
+    "MixedBuffer",
     "OfflineBuffer",
     "generate",
     "load_dataset",
@@ -35,10 +37,17 @@ __all__ = [
 ]
 
 
+_NEED_TORCH = {
+    "MixedBuffer": "composerl.data.online",
+    "OfflineBuffer": "composerl.data.buffer",
+    "load_dataset": "composerl.data.buffer",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in ("OfflineBuffer", "load_dataset"):
+    if name not in _NEED_TORCH:
         raise AttributeError(f"module 'composerl.data' has no attribute {name!r}")
-    return getattr(import_module("composerl.data.buffer"), name)
+    return getattr(import_module(_NEED_TORCH[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -135,10 +135,21 @@ class OfflineBuffer(TensorDictReplayBuffer):
             transform=transform,
             batch_size=batch_size,
         )
+        self._options = {
+            "batch_size": batch_size,
+            "reward_scale": reward_scale,
+            "reward_shift": reward_shift,
+            "mc_gamma": mc_gamma,
+            "device": device,
+        }
         self._fingerprint = scaled.fingerprint
         self._dropped = dataset.dropped
         self._mean_return = float(dataset.returns().mean())
         self._filled = self._storage
+
+    def like(self, dataset: Dataset) -> OfflineBuffer:
+        """A buffer with other data and the same treatment of rewards, device and batches."""
+        return OfflineBuffer(dataset, **self._options)
 
     @property
     def fingerprint(self) -> str:

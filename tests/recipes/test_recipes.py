@@ -135,6 +135,28 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(path, finished, tmp_pat
     assert weights(run) == weights(finished(path))
 
 
+def online(path):
+    return "online_steps" in load_recipe(path).Config.__dataclass_fields__
+
+
+@every_recipe
+def test_online_phase_resumes_exactly(path, tmp_path):
+    """Checkpoints cut episodes, whether the run goes on or is resumed."""
+    if not online(path):
+        pytest.skip("no online phase")
+    options = {"steps": 30, "online_steps": 60}
+    assert run_in_process(path, tmp_path / "whole", **options) == 0
+    assert run_in_process(path, tmp_path / "run", kill_at="update:75", **options) == -9
+    assert run_in_process(path, tmp_path / "run", resume=True, **options) == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert metrics(tmp_path / "run")[-1]["collect/steps"] == 60
+    # a finished offline run goes online in the same directory
+    assert run_in_process(path, tmp_path / "later", steps=30) == 0
+    assert run_in_process(path, tmp_path / "later", resume=True, **options) == 0
+    assert metrics(tmp_path / "later")[-1]["step"] == 90
+
+
 @every_recipe
 def test_help_and_wrong_flags_answer_without_torch_wandb_or_files(path, tmp_path):
     code = (

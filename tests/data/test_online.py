@@ -1,0 +1,120 @@
+"""Offline to online: shares of a batch, episodes, checkpoints that cut episodes."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from composerl.data import MixedBuffer, generate
+from composerl.data.buffer import OfflineBuffer
+from composerl.modules import gaussian_actor
+from composerl.spaces import Spaces
+
+
+class Counting(gym.Env):
+    """Observation and reward are the step's number; terminates after 4 steps."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.full(3, 100.0, np.float32), {"seed": seed}
+
+    def step(self, action):
+        assert -2 <= action[0] <= 2
+        self.t += 1
+        return np.full(3, 100.0 + self.t, np.float32), float(self.t), self.t == 4, False, {}
+
+
+@pytest.fixture
+def offline():
+    data = generate("Pendulum-v1", "random", 400, 0)
+    return OfflineBuffer(data, batch_size=10, reward_scale=0.5, mc_gamma=0.5)
+
+
+@pytest.fixture
+def actor():
+    torch.manual_seed(0)
+    return gaussian_actor(Spaces.of("Pendulum-v1"), (8,))
+
+
+def test_batches_are_mixed_once_an_episode_is_over(offline, actor):
+    """Rewards 1 to 4, halved; Monte Carlo with gamma 0.5: 2; 1.5 + 1; 1 + 1.25; 0.5 + 1.125."""
+    buffer = MixedBuffer(offline, Counting, offline_fraction=0.3)
+    for step in range(1, 4):
+        metrics = buffer.collect(actor)
+        assert metrics == {"collect/steps": step}
+        assert (buffer.sample()["observation"] < 50).all()
+    assert buffer.collect(actor) == {"collect/steps": 4.0, "collect/return": 10.0}
+    batch = buffer.sample()
+    assert batch.batch_size == (10,)
+    mine = batch["observation"][:, 0] >= 100
+    assert mine.sum() == 7
+    rows = batch[mine]
+    t = rows["observation"][:, 0] - 100
+    torch.testing.assert_close(rows["next", "observation"][:, 0], t + 101)
+    torch.testing.assert_close(rows["next", "reward"].squeeze(-1), (t + 1) / 2)
+    assert torch.equal(rows["next", "terminated"].squeeze(-1), t == 3)
+    expected = torch.tensor([1.625, 2.25, 2.5, 2.0])[t.long()]
+    torch.testing.assert_close(rows["mc_return"].squeeze(-1), expected)
+
+
+@pytest.mark.parametrize(("fraction", "own"), [(1.0, 0), (0.0, 10), (0.5, 5)])
+def test_shares(offline, actor, fraction, own):
+    buffer = MixedBuffer(offline, Counting, offline_fraction=fraction)
+    for _ in range(4):
+        buffer.collect(actor)
+    assert (buffer.sample()["observation"][:, 0] >= 100).sum() == own
+    with pytest.raises(ValueError, match="offline_fraction"):
+        MixedBuffer(offline, Counting, offline_fraction=1.5)
+
+
+def test_a_checkpoint_cuts_the_episode_as_truncated(offline, actor):
+    buffer = MixedBuffer(offline, Counting, offline_fraction=0.0)
+    for _ in range(6):
+        buffer.collect(actor)
+    state = buffer.state_dict()
+    last = state["episodes"][-1]
+    assert last["timeouts"].tolist() == [False, True]
+    assert last["terminals"].tolist() == [False, False]
+    assert state["episodes"][0]["terminals"].tolist() == [False, False, False, True]
+
+
+def test_going_on_equals_resuming(offline, actor):
+    def play(buffer, steps):
+        for _ in range(steps):
+            buffer.collect(actor)
+
+    torch.manual_seed(1)
+    whole = MixedBuffer(offline, "Pendulum-v1", seed=3)
+    play(whole, 250)
+    state, rng = whole.state_dict(), torch.get_rng_state()
+    play(whole, 250)
+    resumed = MixedBuffer(offline, "Pendulum-v1", seed=3)
+    resumed.load_state_dict(state)
+    torch.set_rng_state(rng)
+    play(resumed, 250)
+    a, b = whole.state_dict(), resumed.state_dict()
+    assert a["collected"] == b["collected"] == 500
+    assert len(a["episodes"]) == len(b["episodes"]) == 4  # 200 + 50 cut, 200 + 50 cut
+    for x, y in zip(a["episodes"], b["episodes"], strict=True):
+        assert all(torch.equal(x[key], y[key]) for key in x)
+
+
+def test_loads_the_state_of_an_offline_run(offline, actor):
+    buffer = MixedBuffer(offline, "Pendulum-v1")
+    buffer.load_state_dict(offline.state_dict())
+    assert buffer.collected == 0
+    with pytest.raises(ValueError, match="fingerprint"):
+        buffer.load_state_dict({"fingerprint": "other"})
+
+
+def test_the_oldest_episodes_go_first(offline, actor):
+    buffer = MixedBuffer(offline, Counting, capacity=10)
+    for _ in range(20):
+        buffer.collect(actor)
+    assert len(buffer.state_dict()["episodes"]) == 2
