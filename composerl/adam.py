@@ -10,6 +10,8 @@ from torch.optim import Adam
 
 __all__ = ["FusedAdam", "adam_state"]
 
+_ONE = torch.tensor(1.0)
+
 
 class FusedAdam(Adam):
     """``torch.optim.Adam(fused=True)`` with a leaner ``step``: same state, same bits.
@@ -34,7 +36,8 @@ class FusedAdam(Adam):
                 continue
             states = [adam_state(self, p) for p in params]
             steps = [state["step"] for state in states]
-            torch._foreach_add_(steps, 1)
+            # On the CPU a Python 1 would be wrapped into a tensor for each of the steps.
+            torch._foreach_add_(steps, _ONE if steps[0].is_cpu else 1.0)
             beta1, beta2 = group["betas"]
             torch._fused_adam_(
                 params,

@@ -113,6 +113,15 @@ def test_metrics_are_detached_and_complete():
     assert metrics["grad_norm"].item() == pytest.approx(norm, rel=1e-5)
 
 
+def test_global_norm_of_large_and_small_tensors():
+    from composerl.update import global_norm
+
+    torch.manual_seed(0)
+    for shapes in ([(100, 100), (3, 5), (7,), ()], [(2, 2)], [(80, 80)]):
+        tensors = [torch.randn(shape) for shape in shapes]
+        torch.testing.assert_close(global_norm(tensors), torch.nn.utils.get_total_norm(tensors))
+
+
 def test_rates_and_schedules_by_network():
     loss, batch = iql()
     update = Update(
