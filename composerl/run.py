@@ -224,6 +224,7 @@ class Run:
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
         state = self._load_checkpoint() if self.config.resume else None
+        generators = state["rng"] if state else rng_state()
         if state is not None:
             self._restore(state)
         rundir.create(self.directory, self.name, self.config)
@@ -245,8 +246,8 @@ class Run:
         self._started = time.perf_counter(), time.process_time()
         verb = f"resumed at step {self.step} of" if self.step else "started,"
         say(f"{self.name} {verb} {self.total} steps, in {self.directory}")
-        if state:
-            restore_rng(state["rng"])  # last: whatever came before may have drawn numbers
+        # Last: W&B or a restored object may have drawn numbers, and must not change the training.
+        restore_rng(generators)
 
     def _load_checkpoint(self) -> dict[str, Any] | None:
         found = checkpoints(self.directory)
