@@ -3,8 +3,9 @@
 SAC on a fixed dataset whose critics are pushed down at actions that the data do not have, so
 that the policy cannot profit from values nobody has ever seen.
 
-The defaults suit Pendulum. The paper's for locomotion: --env HalfCheetah-v5 --dataset file.npz
---reward-scale 1 --hidden 256 256 --lr 3e-4 --actor-lr 1e-4 --tau 0.005 --alpha 5 --normalize
+The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
+--hidden 256 256 --lr 3e-4 --actor-lr 1e-4
+--tau 0.005 --alpha 5 --reward-scale 1 --normalize.
 """
 
 from __future__ import annotations

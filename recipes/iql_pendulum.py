@@ -3,8 +3,9 @@
 Learns from a fixed dataset without ever evaluating an action outside of it: V is an upper
 expectile of Q over the data's actions, the policy imitates those that do better than V.
 
-The defaults suit Pendulum. The paper's for locomotion: --env HalfCheetah-v5 --dataset file.npz
---reward-scale 1 --hidden 256 256 --lr 3e-4 --tau 0.005 --expectile 0.7 --beta 3 --normalize
+The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
+--hidden 256 256 --lr 3e-4 --tau 0.005
+--expectile 0.7 --beta 3 --normalize, and --reward-scale as composerl.data.return_scale gives it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 Learns from a fixed dataset without ever evaluating an action outside of it: V is a soft maximum
 of Q over the data's actions, by Gumbel regression; the policy imitates those that beat it.
 
-The defaults suit Pendulum. The paper's for locomotion: --env HalfCheetah-v5 --dataset file.npz
---reward-scale 1 --hidden 256 256 --lr 3e-4 --tau 0.005 --loss-temperature 2 --beta 3 --normalize
+The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
+--hidden 256 256 --lr 3e-4 --tau 0.005
+--loss-temperature 2 --beta 3 --normalize, and --reward-scale as composerl.data.return_scale
+gives it.
 """
 
 from __future__ import annotations
