@@ -128,6 +128,7 @@ def iqn_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
+    head_layers: int = 1,
     embedding_dim: int = 64,
     num_acting_quantiles: int = 32,
     layer_norm: bool = False,
@@ -140,7 +141,8 @@ def iqn_network(
 
     Args:
         env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
-        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        hidden: widths of the trunk, then those of the head.
+        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.
         num_acting_quantiles: K; more make the action's value less noisy.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
@@ -148,8 +150,9 @@ def iqn_network(
     """
     spaces = Spaces.of(env).require_discrete("iqn_network")
     check_count("num_acting_quantiles", num_acting_quantiles)
-    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
-                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    arguments = {"hidden": list(hidden), "head_layers": head_layers,
+                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                 "dueling": dueling}  # fmt: skip
     policy = _SamplingPolicy(QuantileNetwork(spaces, **arguments), num_acting_quantiles)
     arguments["num_acting_quantiles"] = num_acting_quantiles
     return _actor(policy, spaces, "iqn_network", arguments)
@@ -159,6 +162,7 @@ def fqf_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
+    head_layers: int = 1,
     embedding_dim: int = 64,
     num_quantiles: int = 32,
     layer_norm: bool = False,
@@ -168,15 +172,17 @@ def fqf_network(
 
     Args:
         env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
-        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        hidden: widths of the trunk, then those of the head.
+        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.
         num_quantiles: N, how many fractions are proposed.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
         dueling: separate streams for the state's value and the actions' advantages.
     """
     spaces = Spaces.of(env).require_discrete("fqf_network")
-    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
-                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    arguments = {"hidden": list(hidden), "head_layers": head_layers,
+                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                 "dueling": dueling}  # fmt: skip
     network = QuantileNetwork(spaces, **arguments)
     policy = _ProposingPolicy(network, FractionProposal(network.trunk.out_dim, num_quantiles))
     arguments["num_quantiles"] = num_quantiles
