@@ -405,6 +405,7 @@ def test_fqf3_resume_with_two_optimizers_is_exact():
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_fqf3_compiled_update_with_two_optimizers(tmp_path, monkeypatch):
     """RMSprop steps after the graph; an eager update goes on from the compiled one's state."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
