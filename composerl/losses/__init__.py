@@ -2,26 +2,32 @@
 
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
+from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
     distance,
     expectile_loss,
     gumbel_rescale_loss,
+    quantile_huber_loss,
     xql_value_loss,
 )
 from composerl.losses.iql import IQLLoss
+from composerl.losses.iqn import IQNLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
     "DiscreteCQLLoss",
+    "FQFLoss",
     "IQLLoss",
+    "IQNLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
     "distance",
     "expectile_loss",
     "gumbel_rescale_loss",
+    "quantile_huber_loss",
     "xql_value_loss",
 ]
