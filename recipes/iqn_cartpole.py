@@ -3,8 +3,8 @@
 A DQN that learns the distribution of the return: the network is asked for quantiles at random
 fractions, and acts by their mean.
 
-The defaults suit CartPole. For images such as --env MinAtar/Breakout-v1 (pip install minatar) or
---env ALE/Breakout-v5 (pip install "composerl[atari]"):
+The defaults suit CartPole. For images, --env MinAtar/Breakout-v1 (extra minatar) or
+--env ALE/Breakout-v5 (extra atari; its usual preparation is done):
 --hidden 512 --steps 300000 --buffer-size 100000 --warmup 5000 --lr 2.5e-4 --n-step 3
 --num-quantiles 32 --num-target-quantiles 32 --updates 2 --epsilon-steps 50000.
 """
