@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "CartPole-v1"
-    steps: int = 15_000
+    steps: int = 12_000
     num_envs: int = 8
     """Environments stepped together."""
     warmup: int = 400
     """Environment steps at the start that act at random and train nothing."""
-    epsilon: float = 0.02
+    epsilon: float = 0.05
     """Share of random actions in the end."""
-    epsilon_steps: int = 2000
+    epsilon_steps: int = 3000
     """Environment steps over which that share falls, from 1."""
-    buffer_size: int = 100_000
-    """Transitions kept for replay."""
+    buffer_size: int = 3000
+    """Transitions kept for replay; few, as long returns of old policies mislead."""
     updates: int = 4
     """Updates for each step of all environments together."""
     batch_size: int = 64
@@ -44,7 +44,7 @@ class Config(RunConfig):
     """Replay rows with large errors more often."""
     lr: float = 1e-3
     """Learning rate; falls linearly to 0 over the run."""
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[int, ...] = (128, 128, 128)
     """Widths of the state's layers and, last, of the head."""
     layer_norm: bool = True
     """LayerNorm in state layers and head: keeps CartPole from collapsing."""
@@ -52,7 +52,7 @@ class Config(RunConfig):
     """Separate streams for the state's value and the actions' advantages."""
     gamma: float = 0.99
     """Discount."""
-    tau: float = 0.01
+    tau: float = 0.005
     """Share of the network that enters its target at each update."""
     num_quantiles: int = 8
     """Fractions that are proposed for a state."""
@@ -68,7 +68,7 @@ class Config(RunConfig):
     """Where the Huber loss turns linear."""
     double: bool = False
     """The online network chooses the target's action."""
-    max_grad_norm: float | None = 10.0
+    max_grad_norm: float | None = None
     """Clip gradients to this global norm."""
 
 
@@ -87,29 +87,21 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_discrete("FQF")
     actor = fqf_network(
-        spaces, cfg.hidden, embedding_dim=cfg.embedding_dim, num_quantiles=cfg.num_quantiles,
+        spaces, cfg.hidden, num_quantiles=cfg.num_quantiles, embedding_dim=cfg.embedding_dim,
         layer_norm=cfg.layer_norm, dueling=cfg.dueling,
     )  # fmt: skip
     loss = FQFLoss(
-        actor.value_network,
-        actor.fraction_network,
-        entropy_coeff=cfg.entropy_coeff,
-        reuse_fractions=cfg.reuse_fractions,
-        double_dqn=cfg.double,
-        kappa=cfg.kappa,
-        gamma=cfg.gamma,
-    ).to(cfg.device)
+        actor.value_network, actor.fraction_network,
+        entropy_coeff=cfg.entropy_coeff, reuse_fractions=cfg.reuse_fractions,
+        double_dqn=cfg.double, kappa=cfg.kappa, gamma=cfg.gamma,
+    ).to(cfg.device)  # fmt: skip
     update = Update(
         loss,
-        optimizer=[
-            FusedAdam(loss.value_network.parameters(), lr=cfg.lr),
-            RMSprop(loss.fraction_network.parameters(), lr=cfg.fraction_lr, alpha=0.95, eps=1e-5),
-        ],
+        optimizer=[FusedAdam(loss.value_network.parameters(), lr=cfg.lr),
+                   RMSprop(loss.fraction_network.parameters(), lr=cfg.fraction_lr)],
         schedule=linear(cfg.steps // cfg.num_envs * cfg.updates),
-        tau=cfg.tau,
-        max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
-    )
+        tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
+    )  # fmt: skip
     buffer = ReplayBuffer(
         cfg.buffer_size, cfg.batch_size,
         n_step=cfg.n_step, gamma=cfg.gamma, prioritized=cfg.prioritized, device=cfg.device,
