@@ -538,5 +538,5 @@ def test_turns_of_several_steps_do_what_is_due_when_they_reach_it(tmp_path):
     assert [row["step"] for row in rows if "eval/return" in row] == [12, 20, 24]
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     assert [int(name[5:17]) for name in saved] == [20, 24]
-    with pytest.raises(ValueError, match="by=...\\) must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
         next(Run(Config(out=tmp_path / "other"), name="toy").steps(5, by=0))
