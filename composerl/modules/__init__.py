@@ -6,14 +6,17 @@ from typing import Any
 
 from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
 from composerl.modules.critics import twin_q, value
+from composerl.modules.dynamics import Ensemble, ensemble
 from composerl.modules.mlp import MLP, Normalize
 from composerl.spaces import Spaces
 
 __all__ = [
     "MLP",
     "Actor",
+    "Ensemble",
     "Normalize",
     "build",
+    "ensemble",
     "gaussian_actor",
     "tanh_gaussian_actor",
     "twin_q",
