@@ -2,11 +2,13 @@
 
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
+from composerl.losses.dynamics import DynamicsLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
     distance,
     expectile_loss,
+    gaussian_nll,
     gumbel_rescale_loss,
     xql_value_loss,
 )
@@ -16,12 +18,14 @@ from composerl.losses.xql import XQLLoss
 __all__ = [
     "CQLLoss",
     "DiscreteCQLLoss",
+    "DynamicsLoss",
     "IQLLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
     "distance",
     "expectile_loss",
+    "gaussian_nll",
     "gumbel_rescale_loss",
     "xql_value_loss",
 ]

@@ -17,6 +17,7 @@ __all__ = [
     "cql_penalty",
     "distance",
     "expectile_loss",
+    "gaussian_nll",
     "gumbel_rescale_loss",
     "xql_value_loss",
 ]
@@ -148,6 +149,19 @@ def cql_penalty(
         q_samples = torch.cat([q_samples[:, :uniform], floored], 1)
     z = (q_samples - log_density) / temperature
     return temperature * z.logsumexp(1) - q_data
+
+
+def gaussian_nll(error: Tensor, log_var: Tensor) -> Tensor:
+    r"""Twice the negative log-likelihood of a Gaussian but for a constant.
+
+    :math:`e^2 / \sigma^2 + \log \sigma^2`: minimal over the variance where it is the mean squared
+    error, with the value ``1 + log(mse)``.
+
+    Args:
+        error: target minus mean, any shape. Gradients flow through it.
+        log_var: logarithm of the variance, same shape. Gradients flow through it.
+    """
+    return error.square() * (-log_var).exp() + log_var
 
 
 def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:

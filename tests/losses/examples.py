@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from composerl.losses import CQLLoss, DiscreteCQLLoss, IQLLoss, XQLLoss
-from composerl.modules import MLP, gaussian_actor, tanh_gaussian_actor, twin_q, value
+from composerl.losses import CQLLoss, DiscreteCQLLoss, DynamicsLoss, IQLLoss, XQLLoss
+from composerl.modules import MLP, ensemble, gaussian_actor, tanh_gaussian_actor, twin_q, value
 from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
@@ -73,10 +73,17 @@ def discrete_cql(**options: Any) -> tuple[DiscreteCQLLoss, TensorDict]:
     return DiscreteCQLLoss(action_values(), **options), discrete_batch()
 
 
+def dynamics(**options: Any) -> tuple[DynamicsLoss, TensorDict]:
+    torch.manual_seed(0)
+    model = ensemble(BOX, (8, 8), members=3, elites=2, terminates=True)
+    return DynamicsLoss(model, **options), continuous_batch()
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
+    "DynamicsLoss": (dynamics, {}),
     "IQLLoss": (iql, {}),
     "XQLLoss": (xql, {}),
 }
