@@ -3,6 +3,7 @@
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
 from composerl.losses.dynamics import DynamicsLoss
+from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
@@ -10,16 +11,20 @@ from composerl.losses.functional import (
     expectile_loss,
     gaussian_nll,
     gumbel_rescale_loss,
+    quantile_huber_loss,
     xql_value_loss,
 )
 from composerl.losses.iql import IQLLoss
+from composerl.losses.iqn import IQNLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
     "DiscreteCQLLoss",
     "DynamicsLoss",
+    "FQFLoss",
     "IQLLoss",
+    "IQNLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
@@ -27,5 +32,6 @@ __all__ = [
     "expectile_loss",
     "gaussian_nll",
     "gumbel_rescale_loss",
+    "quantile_huber_loss",
     "xql_value_loss",
 ]

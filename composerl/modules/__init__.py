@@ -8,26 +8,40 @@ from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
 from composerl.modules.critics import twin_q, value
 from composerl.modules.dynamics import Ensemble, ensemble
 from composerl.modules.mlp import MLP, Normalize
+from composerl.modules.quantile import FractionProposal, QuantileNetwork
+from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
+from composerl.modules.trunks import Trunk
 from composerl.spaces import Spaces
 
 __all__ = [
     "MLP",
     "Actor",
     "Ensemble",
+    "FractionProposal",
     "Normalize",
+    "QuantileActor",
+    "QuantileNetwork",
+    "Trunk",
     "build",
     "ensemble",
+    "fqf_network",
     "gaussian_actor",
+    "iqn_network",
     "tanh_gaussian_actor",
     "twin_q",
     "value",
 ]
 
 #: The closed list of networks that a policy file may name.
-_ACTORS = {"gaussian_actor": gaussian_actor, "tanh_gaussian_actor": tanh_gaussian_actor}
+_ACTORS = {
+    "fqf_network": fqf_network,
+    "gaussian_actor": gaussian_actor,
+    "iqn_network": iqn_network,
+    "tanh_gaussian_actor": tanh_gaussian_actor,
+}
 
 
-def build(description: dict[str, Any]) -> Actor:
+def build(description: dict[str, Any]) -> Actor | QuantileActor:
     """The network that an actor's ``description`` stands for, with fresh weights."""
     factory = description.get("factory")
     if not isinstance(factory, str) or factory not in _ACTORS:

@@ -39,6 +39,10 @@ class Actor(ProbabilisticActor):
         """The deterministic action for a batch of observations, ``(batch, action)``."""
         return self.module[0].module.greedy(observation)
 
+    def explore(self, observation: Tensor) -> Tensor:
+        """A random action for a batch of observations, ``(batch, action)``, within the bounds."""
+        return self.module[0].module.explore(observation)
+
 
 class _Head(nn.Module):
     """Observation -> (loc, scale); subclasses say how loc becomes an action."""
@@ -73,6 +77,11 @@ class _GaussianHead(_Head):
     def greedy(self, observation: Tensor) -> Tensor:
         return self.squash(self.features(observation))
 
+    def explore(self, observation: Tensor) -> Tensor:
+        loc, scale = self(observation)
+        action = torch.addcmul(loc, scale, torch.randn_like(loc))
+        return action.clamp(self.middle - self.half_range, self.middle + self.half_range)
+
 
 class _TanhGaussianHead(_Head):
     """Mean and standard deviation of the Gaussian before the tanh."""
@@ -83,6 +92,10 @@ class _TanhGaussianHead(_Head):
 
     def greedy(self, observation: Tensor) -> Tensor:
         return self.squash(self.features(observation).chunk(2, -1)[0])
+
+    def explore(self, observation: Tensor) -> Tensor:
+        loc, scale = self(observation)
+        return self.squash(torch.addcmul(loc, scale, torch.randn_like(loc)))
 
 
 def gaussian_actor(

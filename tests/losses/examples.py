@@ -9,10 +9,28 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from composerl.losses import CQLLoss, DiscreteCQLLoss, DynamicsLoss, IQLLoss, XQLLoss
-from composerl.modules import MLP, ensemble, gaussian_actor, tanh_gaussian_actor, twin_q, value
+from composerl.losses import (
+    CQLLoss,
+    DiscreteCQLLoss,
+    DynamicsLoss,
+    FQFLoss,
+    IQLLoss,
+    IQNLoss,
+    XQLLoss,
+)
+from composerl.modules import (
+    MLP,
+    ensemble,
+    fqf_network,
+    gaussian_actor,
+    iqn_network,
+    tanh_gaussian_actor,
+    twin_q,
+    value,
+)
 from composerl.spaces import Spaces
 
+DISCRETE = Spaces(obs_shape=(3,), num_actions=3)
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
 
 
@@ -79,11 +97,26 @@ def dynamics(**options: Any) -> tuple[DynamicsLoss, TensorDict]:
     return DynamicsLoss(model, **options), continuous_batch()
 
 
+def iqn(**options: Any) -> tuple[IQNLoss, TensorDict]:
+    torch.manual_seed(0)
+    network = iqn_network(DISCRETE, (8, 8), embedding_dim=4).value_network
+    sizes = {"num_quantiles": 5, "num_target_quantiles": 4, "num_acting_quantiles": 3}
+    return IQNLoss(network, **{**sizes, **options}), discrete_batch()
+
+
+def fqf(**options: Any) -> tuple[FQFLoss, TensorDict]:
+    torch.manual_seed(0)
+    actor = fqf_network(DISCRETE, (8, 8), embedding_dim=4, num_quantiles=5)
+    return FQFLoss(actor.value_network, actor.fraction_network, **options), discrete_batch()
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
     "DynamicsLoss": (dynamics, {}),
+    "FQFLoss": (fqf, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
+    "IQNLoss": (iqn, {"num_actions": 3}),
     "XQLLoss": (xql, {}),
 }
