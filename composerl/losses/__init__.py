@@ -12,10 +12,12 @@ from composerl.losses.functional import (
     gaussian_nll,
     gumbel_rescale_loss,
     quantile_huber_loss,
+    squashed_sample,
     xql_value_loss,
 )
 from composerl.losses.iql import IQLLoss
 from composerl.losses.iqn import IQNLoss
+from composerl.losses.sac import SACLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "FQFLoss",
     "IQLLoss",
     "IQNLoss",
+    "SACLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
@@ -33,5 +36,6 @@ __all__ = [
     "gaussian_nll",
     "gumbel_rescale_loss",
     "quantile_huber_loss",
+    "squashed_sample",
     "xql_value_loss",
 ]

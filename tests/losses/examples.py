@@ -16,6 +16,7 @@ from composerl.losses import (
     FQFLoss,
     IQLLoss,
     IQNLoss,
+    SACLoss,
     XQLLoss,
 )
 from composerl.modules import (
@@ -76,6 +77,11 @@ def cql(**options: Any) -> tuple[CQLLoss, TensorDict]:
     return loss, continuous_batch()
 
 
+def sac(**options: Any) -> tuple[SACLoss, TensorDict]:
+    torch.manual_seed(0)
+    return SACLoss(tanh_gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), **options), continuous_batch()
+
+
 def discrete_batch(rows: int = 8, actions: int = 3) -> TensorDict:
     batch = continuous_batch(rows)
     generator = torch.Generator().manual_seed(1)
@@ -118,5 +124,6 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]]
     "FQFLoss": (fqf, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "IQNLoss": (iqn, {"num_actions": 3}),
+    "SACLoss": (sac, {}),
     "XQLLoss": (xql, {}),
 }
