@@ -9,7 +9,8 @@ import torch
 from tensordict import TensorDict
 
 from composerl.adam import FusedAdam
-from composerl.fit import fit_dynamics
+from composerl.checkpoint import load_tree, save_tree
+from composerl.fit import DynamicsFit
 from composerl.losses import DynamicsLoss, IQLLoss, gaussian_nll
 from composerl.modules import ensemble, gaussian_actor, twin_q, value
 from composerl.spaces import Spaces
@@ -32,6 +33,10 @@ def linear_system(rows, scale=1.0):
 def make_update(hidden=(16,), lr=1e-3, **options):
     loss = DynamicsLoss(ensemble(SPACES, hidden, **options), per_member=True)
     return Update(loss, optimizer=FusedAdam(loss.parameter_groups(lr)))
+
+
+def fit_dynamics(update, data, **options):
+    return DynamicsFit(update, **options)(data)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,7 @@ def test_recovers_a_known_stochastic_system(fitted):
     ratio = log_var.exp().mean((0, 1)) / VARIANCE
     assert ((ratio > 0.8) & (ratio < 1.2)).all(), ratio
     # the error that is left is the system's own noise
-    assert metrics["holdout_mse"] == pytest.approx(VARIANCE.mean().item(), rel=0.1)
+    assert metrics["model/holdout_mse"] == pytest.approx(VARIANCE.mean().item(), rel=0.1)
 
 
 def test_approaches_the_likelihood_of_the_truth(fitted):
@@ -109,7 +114,7 @@ def test_each_member_goes_back_to_its_best_weights(lr, monkeypatch):
     record = Recorder(update, monkeypatch)
     metrics = fit_dynamics(update, linear_system(500)[0], batch_size=64)
     errors = torch.stack(record.errors)  # epochs + 1, members
-    assert len(errors) == metrics["epochs"] + 1
+    assert len(errors) == metrics["model/epochs"] + 1
     best = errors.argmin(0)
     if lr == 0.1:
         assert len(set(best.tolist())) > 1
@@ -121,7 +126,7 @@ def test_each_member_goes_back_to_its_best_weights(lr, monkeypatch):
     torch.testing.assert_close(record.measure(record.judge), errors.amin(0))
     # the elites are the best of them, in order
     assert update.loss.model.elites.tolist() == errors.amin(0).argsort()[:3].tolist()
-    assert metrics["holdout_mse"] == pytest.approx(errors.amin(0).sort()[0][:3].mean().item())
+    assert metrics["model/holdout_mse"] == pytest.approx(errors.amin(0).sort()[0][:3].mean().item())
 
 
 def test_patience_counts_epochs_in_which_nobody_gains(monkeypatch):
@@ -136,8 +141,8 @@ def test_patience_counts_epochs_in_which_nobody_gains(monkeypatch):
         update.loss, "holdout_mse", lambda judge: torch.tensor(next(calls)), raising=False
     )
     metrics = fit_dynamics(update, linear_system(50)[0], patience=3)
-    assert metrics["epochs"] == 7
-    assert metrics["holdout_mse"] == pytest.approx(0.991)
+    assert metrics["model/epochs"] == 7
+    assert metrics["model/holdout_mse"] == pytest.approx(0.991)
     assert update.loss.model.elites.tolist() == [0]
 
 
@@ -148,7 +153,7 @@ def test_a_model_that_gets_worse_is_left_as_it_was():
     metrics = fit_dynamics(update, linear_system(200)[0])
     for name, parameter in update.loss.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    assert metrics["epochs"] == 5
+    assert metrics["model/epochs"] == 5
 
 
 def test_splits_bootstraps_and_batches(monkeypatch):
@@ -181,20 +186,23 @@ def test_splits_bootstraps_and_batches(monkeypatch):
     assert record.judge.shape == (30,)
 
 
-def test_repeats_and_resumes_exactly():
+def test_repeats_and_resumes_exactly(tmp_path):
     """Two fits in a row, or the second from the state after the first: the same bits."""
     torch.manual_seed(0)
-    update = make_update()
+    fit, other = DynamicsFit(make_update(), max_epochs=4), DynamicsFit(make_update(), max_epochs=4)
+    assert fit.metrics == {}
     data = [linear_system(300)[0], linear_system(400)[0]]
-    fit_dynamics(update, data[0], max_epochs=4)
-    state, generator = deepcopy(update.state_dict()), torch.get_rng_state()
-    first = fit_dynamics(update, data[1], max_epochs=4)
-    other = make_update()
-    other.load_state_dict(state)
+    fit(data[0])
+    save_tree(tmp_path / "x.safetensors", "checkpoint", fit.state_dict())
+    generator = torch.get_rng_state()
+    first, second = fit.metrics, fit(data[1])
+    assert fit.metrics is second
+    other.load_state_dict(load_tree(tmp_path / "x.safetensors", "checkpoint"))
+    assert other.metrics == first
     torch.set_rng_state(generator)
-    assert fit_dynamics(other, data[1], max_epochs=4) == first
+    assert other(data[1]) == second
     for (name, a), b in zip(
-        update.loss.state_dict().items(), other.loss.state_dict().values(), strict=True
+        fit.update.loss.state_dict().items(), other.update.loss.state_dict().values(), strict=True
     ):
         assert torch.equal(a, b), name
 
@@ -206,7 +214,7 @@ def test_learns_when_episodes_terminate():
     data, _ = linear_system(4000)
     data["next", "terminated"] = data["next", "observation"][:, :1] > 1
     metrics = fit_dynamics(update, data)
-    assert metrics["loss_terminated"] < 7 * 0.2
+    assert metrics["model/loss_terminated"] < 7 * 0.2
     batch, mean = linear_system(1000)
     following = (batch["observation"] + mean[:, :2])[:, 0]
     clear = (following - 1).abs() > 0.3  # three standard deviations of the noise
@@ -221,6 +229,8 @@ def test_bad_arguments():
         ({"holdout": 0.0}, "holdout must be"),
         ({"holdout": 0.01}, "leaves none"),
         ({"patience": 0}, "patience must be"),
+        ({"min_gain": 1.0}, "min_gain must be"),
+        ({"max_epochs": 0}, "max_epochs must be"),
         ({"batch_size": 0}, "batch_size must be"),
     ):
         with pytest.raises(ValueError, match=message):

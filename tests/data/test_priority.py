@@ -58,9 +58,7 @@ def test_draws_in_proportion_to_the_priorities_and_weights_correct_it():
 
 def test_new_rows_get_the_largest_priority():
     sampler = PrioritizedSampler(10, 1.0, 0.4)
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(10), sampler=sampler, batch_size=5000
-    )
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), sampler=sampler, batch_size=5000)
     index = buffer.extend(TensorDict({"x": torch.arange(2)}, [2]))
     buffer.update_priority(index, torch.tensor([1.0, 3.0]))
     buffer.extend(TensorDict({"x": torch.arange(2, 4)}, [2]))
