@@ -84,14 +84,14 @@ class Spaces:
         """The spaces of a gymnasium id, factory or environment, or of a TorchRL one."""
         if isinstance(env, Spaces):
             return env
+        if hasattr(env, "action_spec"):  # first, as a TorchRL environment can be called too
+            return cls._of_torchrl(env)
         if isinstance(env, str) or (callable(env) and not hasattr(env, "action_space")):
             made = open_gym(env)
             try:
                 return cls.of(made)
             finally:
                 made.close()
-        if hasattr(env, "action_spec"):
-            return cls._of_torchrl(env)
         space = getattr(env, "single_observation_space", env.observation_space)
         action = getattr(env, "single_action_space", env.action_space)
         if not isinstance(space, gym.spaces.Box):

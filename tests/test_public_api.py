@@ -62,10 +62,8 @@ def test_imports_go_one_way():
                     assert any(node.module.startswith(name) for name in names), (path, node.module)
 
 
-@pytest.mark.parametrize(
-    "name", ["composerl.losses.iql", "composerl.losses.iqn", "composerl.losses.fqf"]
-)
+@pytest.mark.parametrize("name", ["dynamics", "fqf", "iql", "iqn", "sac"])
 def test_examples_in_docstrings_run(name):
-    results = doctest.testmod(importlib.import_module(name))
+    results = doctest.testmod(importlib.import_module(f"composerl.losses.{name}"))
     assert results.attempted > 0
     assert results.failed == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
 from composerl.modules.critics import twin_q, value
+from composerl.modules.dynamics import Ensemble, ensemble
 from composerl.modules.mlp import MLP, Normalize
 from composerl.modules.quantile import FractionProposal, QuantileNetwork
 from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
@@ -15,12 +16,14 @@ from composerl.spaces import Spaces
 __all__ = [
     "MLP",
     "Actor",
+    "Ensemble",
     "FractionProposal",
     "Normalize",
     "QuantileActor",
     "QuantileNetwork",
     "Trunk",
     "build",
+    "ensemble",
     "fqf_network",
     "gaussian_actor",
     "iqn_network",
