@@ -32,7 +32,7 @@ class Config(RunConfig):
     """Share of random actions in the end."""
     epsilon_steps: int = 3000
     """Environment steps over which that share falls, from 1."""
-    buffer_size: int = 3000
+    buffer_size: int = 5000
     """Transitions kept for replay; few, as long returns of old policies mislead."""
     updates: int = 4
     """Updates for each step of all environments together."""
