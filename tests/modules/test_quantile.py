@@ -382,9 +382,9 @@ def test_observations_of_torchrl_environments(make):
     x = env.reset()["observation"]
     assert actor.explore(x).shape == (2,)
     assert actor.greedy(x).shape == (2,)
-    single = actor(make_env("CartPole-v1", seed=0).reset())
-    assert single["action"].shape == ()
-    assert single["action_value"].shape == (2,)
+    rollout = make_env("CartPole-v1", seed=0).rollout(5, actor)
+    assert rollout["action_value"].shape[1:] == (2,)
+    torch.testing.assert_close(rollout["action"], actor.greedy(rollout["observation"]))
 
 
 # ---- as a policy -------------------------------------------------------------------------
