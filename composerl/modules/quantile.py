@@ -21,9 +21,6 @@ from composerl.spaces import Spaces
 
 __all__ = ["FractionProposal", "QuantileNetwork", "check_count"]
 
-#: Rows (states times fractions) evaluated at a time: their activations stay in the cache.
-CHUNK = 1024
-
 
 class QuantileNetwork(nn.Module):
     r"""Quantiles of the return of each action, at any fractions (Dabney et al. 2018).
@@ -77,19 +74,14 @@ class QuantileNetwork(nn.Module):
 
     def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
         """F(s, tau) of every action, ``(batch, actions, n)``, at ``(batch, n)`` or ``(n,)``."""
-        if torch.is_grad_enabled() or taus.ndim != 2 or taus.numel() <= CHUNK:
-            return self._quantiles(features, taus)
-        # Without gradients nothing is kept, so that a part of the batch fits into the cache.
-        size = max(CHUNK // taus.shape[-1], 1)
-        parts = zip(features.split(size), taus.split(size), strict=True)
-        return torch.cat([self._quantiles(*part) for part in parts])
-
-    def _quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
         # Rows instead of (batch, n): a linear layer returns a view of more dimensions, and its
         # ReLU in place would copy it.
-        angles = taus.reshape(-1, 1) * self.frequencies
-        embedded = self.embedding(angles.cos()).relu_().view(*taus.shape, -1)
-        joined = embedded * features.unsqueeze(-2)
+        cosines = (taus.reshape(-1, 1) * self.frequencies).cos_()
+        embedded = self.embedding(cosines).relu_().view(*taus.shape, -1)
+        features = features.unsqueeze(-2)
+        # Fresh megabytes cost more than the arithmetic on them; a gradient needs both factors.
+        reuse = not torch.is_grad_enabled() and embedded.ndim == features.ndim
+        joined = embedded.mul_(features) if reuse else embedded * features
         rows = joined.flatten(0, -2)
         out = self.head(rows)
         if self.value is not None:

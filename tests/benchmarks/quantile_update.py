@@ -129,21 +129,23 @@ def hand_fqf(width: int, batch: TensorDict) -> Step:
     return step
 
 
-def composerl_iqn(width: int, **options: object) -> Update:
+def composerl_iqn(width: int, compile: bool = False, **options: object) -> Update:
     actor = iqn_network(SPACES, (width, width), **options)
     return Update(
         IQNLoss(
             actor.value_network,
             num_quantiles=N, num_target_quantiles=N, num_acting_quantiles=N,
-        )
+        ),
+        compile=compile,
     )  # fmt: skip
 
 
-def composerl_fqf(width: int, **options: object) -> Update:
+def composerl_fqf(width: int, compile: bool = False, **options: object) -> Update:
     actor = fqf_network(SPACES, (width, width), num_quantiles=N, **options)
     loss = FQFLoss(actor.value_network, actor.fraction_network)
     adam = FusedAdam(loss.value_network.parameters(), lr=3e-4)
-    return Update(loss, optimizer=[adam, RMSprop(loss.fraction_network.parameters(), lr=1e-6)])
+    rmsprop = RMSprop(loss.fraction_network.parameters(), lr=1e-6)
+    return Update(loss, optimizer=[adam, rmsprop], compile=compile)
 
 
 def main() -> None:
@@ -152,8 +154,10 @@ def main() -> None:
     updates = {
         "composerl IQN": composerl_iqn(args.width),
         "composerl IQN LayerNorm": composerl_iqn(args.width, layer_norm=True),
+        "composerl IQN compiled": composerl_iqn(args.width, compile=True),
         "composerl FQF": composerl_fqf(args.width),
         "composerl FQF LayerNorm": composerl_fqf(args.width, layer_norm=True),
+        "composerl FQF compiled": composerl_fqf(args.width, compile=True),
     }
     variants = {
         "hand-written IQN": hand_iqn(args.width, batch.clone()),

@@ -264,6 +264,18 @@ def test_proposal_has_no_target_copy():
     assert not any("fraction" in n for n, _ in loss.target_value_network.named_parameters())
 
 
+def test_initialising_anew_keeps_the_proposal_nearly_uniform():
+    loss, batch = fqf()
+    before = loss.value_network.head[0].weight.clone()
+    with torch.no_grad():
+        loss.fraction_network.bias.add_(torch.arange(5.0))
+    loss.reset_parameters_recursive()
+    assert not torch.equal(loss.value_network.head[0].weight, before)
+    assert loss(batch)["fraction_entropy"].item() == pytest.approx(math.log(5), abs=1e-3)
+    online, target = loss.value_network.state_dict(), loss.target_value_network.state_dict()
+    assert all(torch.equal(value, target[key]) for key, value in online.items())
+
+
 # ---- knobs -------------------------------------------------------------------------------
 
 

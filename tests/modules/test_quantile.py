@@ -108,17 +108,28 @@ def test_second_rendition_in_numpy(dueling, layer_norm):
     assert sum(isinstance(m, nn.LayerNorm) for m in network.modules()) == layer_norm * (2 + dueling)
 
 
-def test_parts_of_a_large_batch_without_gradient_give_the_same_numbers():
-    """States times fractions beyond the chunk are evaluated in parts; 300 x 7 is no multiple."""
+def test_without_gradient_memory_is_reused_but_the_numbers_are_the_same():
     torch.manual_seed(0)
-    network = QuantileNetwork(SPACES, (8, 6))
-    x, taus = observations(300), torch.rand(300, 7)
-    with torch.no_grad():
-        parts = network(x, taus)
-    torch.testing.assert_close(parts, network(x, taus).detach())
-    wide = torch.rand(2, 5000)
-    with torch.no_grad():
-        torch.testing.assert_close(network(x[:2], wide), network(x[:2], wide))
+    network = QuantileNetwork(SPACES, (8, 6), dueling=True)
+    for taus in (torch.rand(7, 5), torch.rand(5)):
+        features, before = network.features(observations()).detach(), taus.clone()
+        kept = features.clone()
+        expected = network.quantiles(features, taus).detach()
+        with torch.no_grad():
+            torch.testing.assert_close(network.quantiles(features, taus), expected)
+        assert torch.equal(features, kept)
+        assert torch.equal(taus, before)
+
+
+def test_derivative_with_respect_to_the_fraction():
+    """Users may want the density, 1 / F'(tau): against a finite difference."""
+    torch.manual_seed(0)
+    network = QuantileNetwork(SPACES, (8, 6)).double()
+    x, taus = observations(1).double(), torch.tensor([[0.3]], dtype=torch.float64)
+    taus.requires_grad_()
+    (slope,) = torch.autograd.grad(network(x, taus)[0, 0, 0], taus)
+    high, low = (network(x, taus.detach() + step)[0, 0, 0] for step in (1e-6, -1e-6))
+    assert slope.item() == pytest.approx(((high - low) / 2e-6).item(), rel=1e-4)
 
 
 def test_iqn4_embedding_dim_and_head_layers_take_effect():
@@ -371,9 +382,9 @@ def test_observations_of_torchrl_environments(make):
     x = env.reset()["observation"]
     assert actor.explore(x).shape == (2,)
     assert actor.greedy(x).shape == (2,)
-    single = actor(make_env("CartPole-v1", seed=0).reset())
-    assert single["action"].shape == ()
-    assert single["action_value"].shape == (2,)
+    rollout = make_env("CartPole-v1", seed=0).rollout(5, actor)
+    assert rollout["action_value"].shape[1:] == (2,)
+    torch.testing.assert_close(rollout["action"], actor.greedy(rollout["observation"]))
 
 
 # ---- as a policy -------------------------------------------------------------------------
