@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
+from composerl.modules.categorical import categorical_actor
 from composerl.modules.critics import twin_q, value
+from composerl.modules.discriminator import Discriminator, RunningNormalize, discriminator
 from composerl.modules.mlp import MLP, Normalize
 from composerl.spaces import Spaces
 
 __all__ = [
     "MLP",
     "Actor",
+    "Discriminator",
     "Normalize",
+    "RunningNormalize",
     "build",
+    "categorical_actor",
+    "discriminator",
     "gaussian_actor",
     "tanh_gaussian_actor",
     "twin_q",
@@ -21,7 +27,11 @@ __all__ = [
 ]
 
 #: The closed list of networks that a policy file may name.
-_ACTORS = {"gaussian_actor": gaussian_actor, "tanh_gaussian_actor": tanh_gaussian_actor}
+_ACTORS = {
+    "categorical_actor": categorical_actor,
+    "gaussian_actor": gaussian_actor,
+    "tanh_gaussian_actor": tanh_gaussian_actor,
+}
 
 
 def build(description: dict[str, Any]) -> Actor:

@@ -39,6 +39,10 @@ class Actor(ProbabilisticActor):
         """The deterministic action for a batch of observations, ``(batch, action)``."""
         return self.module[0].module.greedy(observation)
 
+    def explore(self, observation: Tensor) -> Tensor:
+        """A random action for each observation, by the global generator; within the bounds."""
+        return self.module[0].module.explore(observation)
+
 
 class _Head(nn.Module):
     """Observation -> (loc, scale); subclasses say how loc becomes an action."""
@@ -73,6 +77,11 @@ class _GaussianHead(_Head):
     def greedy(self, observation: Tensor) -> Tensor:
         return self.squash(self.features(observation))
 
+    def explore(self, observation: Tensor) -> Tensor:
+        loc, scale = self(observation)
+        limit = self.half_range
+        return torch.normal(loc, scale).clamp(self.middle - limit, self.middle + limit)
+
 
 class _TanhGaussianHead(_Head):
     """Mean and standard deviation of the Gaussian before the tanh."""
@@ -83,6 +92,9 @@ class _TanhGaussianHead(_Head):
 
     def greedy(self, observation: Tensor) -> Tensor:
         return self.squash(self.features(observation).chunk(2, -1)[0])
+
+    def explore(self, observation: Tensor) -> Tensor:
+        return self.squash(torch.normal(*self(observation)))
 
 
 def gaussian_actor(
