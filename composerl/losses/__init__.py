@@ -5,23 +5,31 @@ from composerl.losses.discrete_cql import DiscreteCQLLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
+    discriminator_loss,
     distance,
     expectile_loss,
+    gail_reward,
     gumbel_rescale_loss,
     xql_value_loss,
 )
+from composerl.losses.gail import GAILLoss
 from composerl.losses.iql import IQLLoss
+from composerl.losses.rewards import GAILReward
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
     "DiscreteCQLLoss",
+    "GAILLoss",
+    "GAILReward",
     "IQLLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
+    "discriminator_loss",
     "distance",
     "expectile_loss",
+    "gail_reward",
     "gumbel_rescale_loss",
     "xql_value_loss",
 ]

@@ -9,8 +9,15 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from composerl.losses import CQLLoss, DiscreteCQLLoss, IQLLoss, XQLLoss
-from composerl.modules import MLP, gaussian_actor, tanh_gaussian_actor, twin_q, value
+from composerl.losses import CQLLoss, DiscreteCQLLoss, GAILLoss, IQLLoss, XQLLoss
+from composerl.modules import (
+    MLP,
+    discriminator,
+    gaussian_actor,
+    tanh_gaussian_actor,
+    twin_q,
+    value,
+)
 from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
@@ -73,10 +80,21 @@ def discrete_cql(**options: Any) -> tuple[DiscreteCQLLoss, TensorDict]:
     return DiscreteCQLLoss(action_values(), **options), discrete_batch()
 
 
+def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]:
+    """Policy and expert rows in pairs; ``actions=None`` makes them continuous."""
+    torch.manual_seed(0)
+    spaces = BOX if actions is None else Spaces(obs_shape=(3,), num_actions=actions)
+    policy, expert = (continuous_batch(16) if actions is None else discrete_batch(16)).chunk(2)
+    batch = policy.select("observation", "action").clone()
+    batch["expert"] = expert.select("observation", "action").clone()
+    return GAILLoss(discriminator(spaces, (8,)), num_actions=actions, **options), batch
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
+    "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "XQLLoss": (xql, {}),
 }
