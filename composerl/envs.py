@@ -22,7 +22,9 @@ def make_env(
     seed: int | None = None,
     device: str | torch.device = "cpu",
 ) -> EnvBase:
-    """A TorchRL environment with float32 observations and actions in the environment's own bounds.
+    """A TorchRL environment with float32 observations and actions in the environment's own terms.
+
+    Float actions keep their bounds; discrete actions are integers, not one-hot.
 
     Args:
         env: gymnasium id, or a function that makes a gymnasium or TorchRL environment.
@@ -56,7 +58,7 @@ def make_env(
 
 
 def _wrap(env: Any, device: str | torch.device) -> EnvBase:
-    wrapped = GymWrapper(env, device=device)
+    wrapped = GymWrapper(env, device=device, categorical_action_encoding=True)
     wide = wrapped.observation_spec["observation"].dtype == torch.float64
     wide_action = wrapped.action_spec.dtype == torch.float64
     if not wide and not wide_action:

@@ -80,6 +80,7 @@ class Run:
         torch.manual_seed(config.seed)
         self.step = 0
         self.total = 0
+        self._by = 1
         self.score = Score()
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
@@ -103,21 +104,26 @@ class Run:
                 )
         self._tracked.update(objects)
 
-    def steps(self, total: int) -> Iterator[int]:
-        """Count the steps of the run, 1 to ``total``, from where its checkpoint stopped.
+    def steps(self, total: int, by: int = 1) -> Iterator[int]:
+        """Count the steps of the run up to ``total``, from where its checkpoint stopped.
 
-        After each step: a metrics row is written, a checkpoint if one is due. Ctrl-C finishes the
+        ``by`` is how many (environment) steps one turn of the loop takes; the last turn may go
+        beyond ``total``. What is due every so many steps is done in the turn that reaches them.
+
+        After each turn: a metrics row is written, a checkpoint if one is due. Ctrl-C finishes the
         step, saves a checkpoint and raises KeyboardInterrupt with the way to resume.
         """
         if self._tracker is not None:
             raise RuntimeError("run.steps() was called before: a run has one loop")
-        self.total = total
+        if by < 1:
+            raise ValueError(f"run.steps(by=...) must be at least 1, got {by}")
+        self.total, self._by = total, by
         self._lock = rundir.lock(self.directory)
         try:
             self._open()
             with Interrupt() as interrupt, ProgressBar(self.name, total, self.step) as bar:
                 while self.step < total and self.score.stopped is None:
-                    self.step += 1
+                    self.step += by
                     self._in_step = self._trained = True
                     yield self.step
                     self._end_step(save=interrupt.requested)
@@ -135,8 +141,8 @@ class Run:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of this step, under ``train/`` unless the name has a ``/`` already."""
-        due = self.step % self.config.log_every == 0 or self.step == self.total
-        if not due and self.step % self.config.save_every:
+        due = self._due(self.config.log_every)
+        if not due and not self._due(self.config.save_every):
             return
         for key, value in metrics.items():
             name = key if "/" in key else f"train/{key}"
@@ -154,7 +160,7 @@ class Run:
     def evaluate(self, actor: nn.Module) -> Evaluation | None:
         """Evaluate if it is due (every ``eval_every`` steps and at the end); keep the best."""
         self._actor = actor
-        if self.step % self.config.eval_every and self.step != self.total:
+        if not self._due(self.config.eval_every):
             return None
         return self._evaluate()
 
@@ -280,14 +286,17 @@ class Run:
     def _goal(self) -> list[Any]:
         return [self.total, self.config.stop_at, self.config.patience]
 
+    def _due(self, every: int) -> bool:
+        """Whether this turn reaches a multiple of ``every``, or the end."""
+        return self.step % every < self._by or self.step >= self.total
+
     def _end_step(self, save: bool) -> None:
         if self._row:
             seconds, cpu = self._elapsed()
             clock = {"time/seconds": round(seconds, 3), "time/cpu_seconds": round(cpu, 3)}
             self._tracker.log({"step": self.step, **self._row, **clock})
             self._row = {}
-        last = self.step == self.total or self.score.stopped is not None
-        if save or last or self.step % self.config.save_every == 0:
+        if save or self.score.stopped is not None or self._due(self.config.save_every):
             self._save_checkpoint()
         self._in_step = False
 

@@ -64,6 +64,15 @@ class Spaces:
             )
         return self
 
+    def require_discrete(self, what: str) -> Spaces:
+        """Return self, or say in one sentence that ``what`` cannot handle continuous actions."""
+        if not self.discrete:
+            raise ValueError(
+                f"{what} needs discrete actions, but this environment has a Box of "
+                f"{self.action_dim} continuous ones"
+            )
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary from which ``Spaces(**d)`` makes an equal object."""
         return {key: value for key, value in asdict(self).items() if value is not None}

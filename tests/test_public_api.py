@@ -62,7 +62,7 @@ def test_imports_go_one_way():
                     assert any(node.module.startswith(name) for name in names), (path, node.module)
 
 
-@pytest.mark.parametrize("name", ["composerl.losses.gail", "composerl.losses.iql"])
+@pytest.mark.parametrize("name", [f"composerl.losses.{x}" for x in ("gail", "iql", "iqn", "fqf")])
 def test_examples_in_docstrings_run(name):
     results = doctest.testmod(importlib.import_module(name))
     assert results.attempted > 0

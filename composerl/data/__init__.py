@@ -1,10 +1,10 @@
-"""Datasets for offline learning: read, checked or generated, then held as a replay buffer.
+"""Where batches come from: datasets for offline learning, collector and replay for online.
 
-``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
+Offline, ``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
 ``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
 environment), ``validate`` (against an environment's spaces), ``summarize`` and its kin (what a
-dataset is like) and ``OfflineBuffer``. Only the buffer needs torch, which is imported when it
-is first asked for.
+dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a ``ReplayBuffer``.
+What needs torch is imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from composerl.data.statistics import monte_carlo_returns, return_scale, summari
 
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
+    from composerl.data.collector import VectorCollector
     from composerl.data.online import MixedBuffer
+    from composerl.data.priority import PrioritizedSampler
+    from composerl.data.replay import ReplayBuffer
 
 __all__ = [
     "BEHAVIOURS",
     "Dataset",
     "MixedBuffer",
     "OfflineBuffer",
+    "PrioritizedSampler",
+    "ReplayBuffer",
+    "VectorCollector",
     "generate",
     "load_dataset",
     "monte_carlo_returns",
@@ -40,6 +46,9 @@ __all__ = [
 _NEED_TORCH = {
     "MixedBuffer": "composerl.data.online",
     "OfflineBuffer": "composerl.data.buffer",
+    "PrioritizedSampler": "composerl.data.priority",
+    "ReplayBuffer": "composerl.data.replay",
+    "VectorCollector": "composerl.data.collector",
     "load_dataset": "composerl.data.buffer",
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl.data import ImmutableDatasetWriter, TensorDictReplayBuffer, TensorStorage
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
@@ -23,14 +23,13 @@ from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
 from composerl.data.statistics import monte_carlo_returns
+from composerl.data.tables import Home, Tables, layout
 from composerl.spaces import Spaces
 
 __all__ = ["OfflineBuffer", "load_dataset"]
 
 _INSIDE = 1e-5  # of half an action's range: atanh of a bound itself is infinite
 _CHUNK = 8192
-_Homes = tuple[list[int], list[tuple[bool, str]]]
-"""Of one table: the widths of its columns, if several, and (under next?, key) of each."""
 
 
 def load_dataset(
@@ -124,12 +123,11 @@ class OfflineBuffer(TensorDictReplayBuffer):
         rewards = (dataset.rewards * reward_scale + reward_shift).astype(np.float32)
         scaled = replace(dataset, rewards=rewards)
         extra = {} if mc_gamma is None else {"mc_return": monte_carlo_returns(scaled, mc_gamma)}
-        tables, self._homes = _pack(scaled, extra)
-        self._tables = [table.to(device) for table in tables]
-        content = _unpack(self._tables, self._homes, torch.Size([len(dataset)]))
+        columns = {home: column.to(device) for home, column in _columns(scaled, extra).items()}
+        self._tables = Tables.of(columns)
         # A lazy storage would log a line on the console when it is filled.
         super().__init__(
-            storage=TensorStorage(content),
+            storage=TensorStorage(self._tables.content()),
             sampler=RandomSampler() if sampler is None else sampler,
             writer=ImmutableDatasetWriter(),
             transform=transform,
@@ -197,9 +195,8 @@ class OfflineBuffer(TensorDictReplayBuffer):
             return super().sample(batch_size, return_info, include_info)
         rows = self._batch_size if batch_size is None else batch_size
         # Drawn on the CPU, so that a run sees the same batches on every device.
-        index = torch.randint(0, len(self._tables[0]), (rows,)).to(self._tables[0].device)
-        drawn = [table.index_select(0, index) for table in self._tables]
-        return _unpack(drawn, self._homes, index.shape, index=index)
+        index = torch.randint(0, len(self._tables), (rows,)).to(self._tables.device)
+        return layout(self._tables.rows(index), index.shape, index=index)
 
     def state_dict(self) -> dict[str, Any]:
         """The fingerprint, as the content is rebuilt from the config; a sampler's state if any."""
@@ -221,14 +218,10 @@ class OfflineBuffer(TensorDictReplayBuffer):
             self._sampler.load_state_dict(state_dict["sampler"])
 
 
-def _pack(data: Dataset, extra: dict[str, np.ndarray]) -> tuple[list[torch.Tensor], list[_Homes]]:
-    """Copy the arrays into one table per type, side by side.
-
-    Rows are drawn from all over memory, so that a sample costs what its gathers cost: two tables
-    take half as long as seven columns.
-    """
+def _columns(data: Dataset, extra: dict[str, np.ndarray]) -> dict[Home, torch.Tensor]:
+    """The arrays as columns with TorchRL's keys; copies, as the dataset's are not ours."""
     terminated, truncated = torch.tensor(data.terminals), torch.tensor(data.timeouts)
-    columns = {
+    return {
         (False, "observation"): torch.tensor(data.observations),
         (False, "action"): torch.tensor(data.actions),
         (True, "observation"): torch.tensor(data.next_observations),
@@ -238,30 +231,6 @@ def _pack(data: Dataset, extra: dict[str, np.ndarray]) -> tuple[list[torch.Tenso
         (True, "done"): (terminated | truncated)[:, None],
         **{(False, key): torch.tensor(column)[:, None] for key, column in extra.items()},
     }
-    groups: dict[Any, list[tuple[bool, str]]] = {}
-    for home, column in columns.items():
-        # Images, and flat integer actions, have no side to be joined at.
-        groups.setdefault(column.dtype if column.ndim == 2 else home, []).append(home)
-    tables, homes = [], []
-    for group in groups.values():
-        parts = [columns.pop(home) for home in group]
-        tables.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
-        homes.append(([part.shape[1] for part in parts] if len(parts) > 1 else [], group))
-    return tables, homes
-
-
-def _unpack(
-    tables: list[torch.Tensor], homes: list[_Homes], shape: torch.Size, **root: torch.Tensor
-) -> TensorDict:
-    """Rows of the tables, and further entries, as a TensorDict of views in TorchRL's layout."""
-    following: dict[str, torch.Tensor] = {}
-    for table, (widths, group) in zip(tables, homes, strict=True):
-        parts = torch.split_with_sizes(table, widths, 1) if widths else (table,)
-        for (is_next, key), part in zip(group, parts, strict=True):
-            (following if is_next else root)[key] = part
-    # The public constructor checks every entry again, for as long as all the rest takes.
-    root["next"] = TensorDict._new_unsafe(following, shape)
-    return TensorDict._new_unsafe(root, shape)
 
 
 def _inner_bounds(spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:

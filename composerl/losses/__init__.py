@@ -2,6 +2,7 @@
 
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
+from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
     cql_penalty,
@@ -10,19 +11,23 @@ from composerl.losses.functional import (
     expectile_loss,
     gail_reward,
     gumbel_rescale_loss,
+    quantile_huber_loss,
     xql_value_loss,
 )
 from composerl.losses.gail import GAILLoss
 from composerl.losses.iql import IQLLoss
+from composerl.losses.iqn import IQNLoss
 from composerl.losses.rewards import GAILReward
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
     "DiscreteCQLLoss",
+    "FQFLoss",
     "GAILLoss",
     "GAILReward",
     "IQLLoss",
+    "IQNLoss",
     "XQLLoss",
     "advantage_weighted_loss",
     "cql_penalty",
@@ -31,5 +36,6 @@ __all__ = [
     "expectile_loss",
     "gail_reward",
     "gumbel_rescale_loss",
+    "quantile_huber_loss",
     "xql_value_loss",
 ]

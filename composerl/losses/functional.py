@@ -1,7 +1,8 @@
 """The per-sample maths of the losses: tensors in, tensors out, nothing reduced.
 
-Every function works elementwise on tensors of one shape, usually ``(batch,)``, and says where
-it stops gradients. The LossModules beside this file are these functions plus bookkeeping.
+Every function works elementwise on tensors of one shape, usually ``(batch,)``, unless it gives
+shapes, and says where it stops gradients. The LossModules beside this file are these functions
+plus bookkeeping.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "expectile_loss",
     "gail_reward",
     "gumbel_rescale_loss",
+    "quantile_huber_loss",
     "xql_value_loss",
 ]
 
@@ -181,6 +183,40 @@ def gail_reward(logits: Tensor, kind: str = "softplus") -> Tensor:
     if kind == "airl":
         return logits
     return F.softplus(logits) if kind == "softplus" else -F.softplus(-logits)
+
+
+def quantile_huber_loss(
+    current: Tensor, target: Tensor, taus: Tensor, kappa: float | Tensor = 1.0
+) -> Tensor:
+    r"""Quantile regression of N quantiles on N' samples of the target distribution, ``(batch,)``.
+
+    .. math::
+        \sum_{i=1}^{N} \frac{1}{N'} \sum_{j=1}^{N'} |\tau_i - 1(\delta_{ij} < 0)| \,
+        \frac{h_\kappa(\delta_{ij})}{\kappa}, \quad \delta_{ij} = target_j - current_i
+
+    with the Huber function :math:`h_\kappa` (square of half a difference up to kappa, linear
+    beyond). As kappa goes to 0 the minimiser over ``current_i`` becomes the tau_i-quantile of the
+    targets, and their tau_i-expectile as kappa grows; divided by kappa, the slope far away stays
+    :math:`\tau_i` and :math:`1 - \tau_i`.
+
+    Reference: Dabney et al. 2018, https://arxiv.org/abs/1806.06923, equations 3 and 4.
+
+    Args:
+        current: quantiles ``(batch, N)``. Gradients flow through them.
+        target: samples of the target ``(batch, N')``; detached here.
+        taus: fractions of ``current``, ``(batch, N)`` or ``(N,)``; detached here.
+        kappa: > 0. There is no special case for 0 (the plain pinball loss, whose gradient jumps):
+            take a kappa far below the differences that matter.
+    """
+    if not isinstance(kappa, Tensor) and not kappa > 0:
+        raise ValueError(f"kappa must be positive, got {kappa!r}")
+    taus = taus.detach().unsqueeze(-1)
+    delta = target.detach().unsqueeze(-2) - current.unsqueeze(-1)
+    weight = torch.where(delta.detach() < 0, 1 - taus, taus)
+    # c (d - c / 2) with d clipped to c is the Huber function: no branch, half the operations.
+    clipped = delta.clamp(-kappa, kappa)
+    huber = clipped * (delta - 0.5 * clipped)
+    return (weight * huber).sum((-2, -1)) / (kappa * target.shape[-1])
 
 
 def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:

@@ -9,18 +9,27 @@ from composerl.modules.categorical import categorical_actor
 from composerl.modules.critics import twin_q, value
 from composerl.modules.discriminator import Discriminator, RunningNormalize, discriminator
 from composerl.modules.mlp import MLP, Normalize
+from composerl.modules.quantile import FractionProposal, QuantileNetwork
+from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
+from composerl.modules.trunks import Trunk
 from composerl.spaces import Spaces
 
 __all__ = [
     "MLP",
     "Actor",
     "Discriminator",
+    "FractionProposal",
     "Normalize",
+    "QuantileActor",
+    "QuantileNetwork",
     "RunningNormalize",
+    "Trunk",
     "build",
     "categorical_actor",
     "discriminator",
+    "fqf_network",
     "gaussian_actor",
+    "iqn_network",
     "tanh_gaussian_actor",
     "twin_q",
     "value",
@@ -29,12 +38,14 @@ __all__ = [
 #: The closed list of networks that a policy file may name.
 _ACTORS = {
     "categorical_actor": categorical_actor,
+    "fqf_network": fqf_network,
     "gaussian_actor": gaussian_actor,
+    "iqn_network": iqn_network,
     "tanh_gaussian_actor": tanh_gaussian_actor,
 }
 
 
-def build(description: dict[str, Any]) -> Actor:
+def build(description: dict[str, Any]) -> Actor | QuantileActor:
     """The network that an actor's ``description`` stands for, with fresh weights."""
     factory = description.get("factory")
     if not isinstance(factory, str) or factory not in _ACTORS:

@@ -40,7 +40,7 @@ class Actor(ProbabilisticActor):
         return self.module[0].module.greedy(observation)
 
     def explore(self, observation: Tensor) -> Tensor:
-        """A random action for each observation, by the global generator; within the bounds."""
+        """A random action for a batch of observations, ``(batch, action)``, within the bounds."""
         return self.module[0].module.explore(observation)
 
 
@@ -79,8 +79,8 @@ class _GaussianHead(_Head):
 
     def explore(self, observation: Tensor) -> Tensor:
         loc, scale = self(observation)
-        limit = self.half_range
-        return torch.normal(loc, scale).clamp(self.middle - limit, self.middle + limit)
+        action = torch.addcmul(loc, scale, torch.randn_like(loc))
+        return action.clamp(self.middle - self.half_range, self.middle + self.half_range)
 
 
 class _TanhGaussianHead(_Head):
@@ -94,7 +94,8 @@ class _TanhGaussianHead(_Head):
         return self.squash(self.features(observation).chunk(2, -1)[0])
 
     def explore(self, observation: Tensor) -> Tensor:
-        return self.squash(torch.normal(*self(observation)))
+        loc, scale = self(observation)
+        return self.squash(torch.addcmul(loc, scale, torch.randn_like(loc)))
 
 
 def gaussian_actor(

@@ -9,17 +9,28 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
-from composerl.losses import CQLLoss, DiscreteCQLLoss, GAILLoss, IQLLoss, XQLLoss
+from composerl.losses import (
+    CQLLoss,
+    DiscreteCQLLoss,
+    FQFLoss,
+    GAILLoss,
+    IQLLoss,
+    IQNLoss,
+    XQLLoss,
+)
 from composerl.modules import (
     MLP,
     discriminator,
+    fqf_network,
     gaussian_actor,
+    iqn_network,
     tanh_gaussian_actor,
     twin_q,
     value,
 )
 from composerl.spaces import Spaces
 
+DISCRETE = Spaces(obs_shape=(3,), num_actions=3)
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
 
 
@@ -80,6 +91,19 @@ def discrete_cql(**options: Any) -> tuple[DiscreteCQLLoss, TensorDict]:
     return DiscreteCQLLoss(action_values(), **options), discrete_batch()
 
 
+def iqn(**options: Any) -> tuple[IQNLoss, TensorDict]:
+    torch.manual_seed(0)
+    network = iqn_network(DISCRETE, (8, 8), embedding_dim=4).value_network
+    sizes = {"num_quantiles": 5, "num_target_quantiles": 4, "num_acting_quantiles": 3}
+    return IQNLoss(network, **{**sizes, **options}), discrete_batch()
+
+
+def fqf(**options: Any) -> tuple[FQFLoss, TensorDict]:
+    torch.manual_seed(0)
+    actor = fqf_network(DISCRETE, (8, 8), embedding_dim=4, num_quantiles=5)
+    return FQFLoss(actor.value_network, actor.fraction_network, **options), discrete_batch()
+
+
 def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]:
     """Policy and expert rows in pairs; ``actions=None`` makes them continuous."""
     torch.manual_seed(0)
@@ -94,7 +118,9 @@ def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
+    "FQFLoss": (fqf, {"num_actions": 3}),
     "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
+    "IQNLoss": (iqn, {"num_actions": 3}),
     "XQLLoss": (xql, {}),
 }

@@ -1,0 +1,143 @@
+"""Implicit quantile networks."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+from torch import Tensor, nn
+
+from composerl.losses.common import check_number
+from composerl.losses.functional import quantile_huber_loss
+from composerl.losses.quantile import QuantileLoss, check_count, pick
+from composerl.losses.reading import blank
+
+__all__ = ["IQNLoss"]
+
+
+class IQNLoss(QuantileLoss):
+    r"""IQN: DQN that learns the distribution of the return, by quantiles at random fractions.
+
+    Paper: Dabney, Ostrovski, Silver, Munos 2018, https://arxiv.org/abs/1806.06923. With fractions
+    :math:`\tau_i, \tau'_j, \tilde\tau_k` drawn uniformly for every row, and the target network
+    :math:`\bar F`
+
+    .. math::
+        L = \sum_{i=1}^{N} \frac{1}{N'} \sum_{j=1}^{N'}
+            \rho^\kappa_{\tau_i}(y_j - F(s, a, \tau_i)), \quad
+        y_j = r + \gamma^n (1 - terminated) \bar F(s', a', \tau'_j), \quad
+        a' = \arg\max_b \frac{1}{K} \sum_{k=1}^{K} \bar F(s', b, \tilde\tau_k)
+
+    with :math:`\rho` as in :func:`~composerl.losses.quantile_huber_loss`. Difference to DQN: one
+    more input, the fraction, and quantile regression in place of the squared error.
+
+    Args:
+        value_network: ``in_keys``, ``features(*inputs)`` and ``quantiles(features, taus)``, for
+            example ``iqn_network(env).value_network``.
+
+    Keyword Args:
+        num_quantiles: N, fractions of Q(s, a) per row: more make the gradient less noisy.
+        num_target_quantiles: N', samples of the target per row: the same for the target.
+        num_acting_quantiles: K, samples that choose the greedy action a'; never those of the
+            target, which would favour actions whose samples came out high.
+        double_dqn: the online network chooses a'; else the target network.
+        kappa: > 0, where the Huber function turns linear: small values give quantiles, large ones
+            expectiles.
+        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads: ``action`` (integers ``(batch,)`` or ``(batch, 1)``, or one-hot), the network's inputs
+    at s and s', ``("next", "reward")``, ``("next", "terminated")``; if present
+    ``steps_to_next_obs`` (n), ``priority_weight`` (weighted mean), ``("collector", "mask")``.
+
+    Returns: ``loss_qvalue`` and detached means: ``pred_value`` (Q(s, a), the mean of its
+    quantiles), ``target_value`` and ``td_error``. Writes the priority ``td_error`` ``(batch,)``
+    into the batch: the absolute difference of the target's mean and Q(s, a).
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import IQNLoss
+        >>> from composerl.modules import iqn_network
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> actor = iqn_network(Spaces(obs_shape=(4,), num_actions=2), (16, 16))
+        >>> loss = IQNLoss(actor.value_network, num_quantiles=8, num_target_quantiles=8)
+        >>> batch = TensorDict({
+        ...     "observation": torch.randn(3, 4), "action": torch.tensor([0, 1, 1]),
+        ...     "next": {"observation": torch.randn(3, 4), "reward": torch.ones(3, 1),
+        ...              "terminated": torch.zeros(3, 1, dtype=torch.bool)}}, [3])
+        >>> sorted(loss(batch).keys())
+        ['loss_qvalue', 'pred_value', 'target_value', 'td_error']
+        >>> batch["td_error"].shape
+        torch.Size([3])
+    """
+
+    out_keys = ["loss_qvalue", "pred_value", "target_value", "td_error"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        value_network: nn.Module,
+        *,
+        num_quantiles: int = 64,
+        num_target_quantiles: int = 64,
+        num_acting_quantiles: int = 32,
+        double_dqn: bool = False,
+        kappa: float = 1.0,
+        gamma: float | None = None,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(value_network, reduction)
+        self.num_quantiles = check_count("num_quantiles", num_quantiles)
+        self.num_target_quantiles = check_count("num_target_quantiles", num_target_quantiles)
+        self.num_acting_quantiles = check_count("num_acting_quantiles", num_acting_quantiles)
+        self.double_dqn = double_dqn
+        check_number("kappa", kappa, 0, inf)
+        self.register_buffer("kappa", torch.tensor(float(kappa)))
+        self.make_value_estimator(gamma=gamma)
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the loss on a batch of transitions."""
+        given, mask = tensordict, self._mask(tensordict)
+        if mask is not None:
+            tensordict = blank(tensordict, mask)
+        with torch.no_grad():
+            target = self._bootstrap(tensordict, self._next_quantiles(tensordict))
+
+        features = self._features(self.value_network, tensordict)
+        taus = _fractions(features, self.num_quantiles)
+        quantiles = self.value_network.quantiles(features, taus)
+        current = pick(quantiles, self._action(tensordict, quantiles.shape[-2]))
+        loss = quantile_huber_loss(current, target, taus, self.kappa)
+        return self._finish(
+            given,
+            tensordict,
+            mask,
+            {"loss_qvalue": loss},
+            pred_value=current.detach().mean(-1),
+            target_value=target.mean(-1),
+        )
+
+    def _next_quantiles(self, batch: TensorDictBase) -> Tensor:
+        """Samples of the return of the best next action, ``(batch, N')``."""
+        acting, number = self.num_acting_quantiles, self.num_target_quantiles
+        features = self._features(self.target_value_network, batch, next_step=True)
+        if self.double_dqn:
+            online = self._features(self.value_network, batch, next_step=True)
+            choosing = self.value_network.quantiles(online, _fractions(online, acting))
+            samples = self.target_value_network.quantiles(features, _fractions(features, number))
+        else:
+            # Both sets of fractions in one call of the network.
+            both = self.target_value_network.quantiles(
+                features, _fractions(features, acting + number)
+            )
+            choosing, samples = both[..., :acting], both[..., acting:]
+        return pick(samples, choosing.mean(-1).argmax(-1))
+
+
+def _fractions(features: Tensor, number: int) -> Tensor:
+    """Uniform fractions, a row of its own for every state."""
+    shape = (*features.shape[:-1], number)
+    return torch.rand(shape, dtype=features.dtype, device=features.device)

@@ -1,0 +1,190 @@
+"""Policies for discrete actions that act on return distributions: those of IQN and FQF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, exploration_type
+
+from composerl.modules.quantile import FractionProposal, QuantileNetwork, check_count
+from composerl.spaces import Spaces
+
+__all__ = ["QuantileActor", "fqf_network", "iqn_network"]
+
+
+class _SamplingPolicy(nn.Module):
+    """IQN: the mean over sampled fractions, or over fixed midpoints."""
+
+    def __init__(self, value_network: QuantileNetwork, number: int) -> None:
+        super().__init__()
+        self.value_network = value_network
+        self.number = number
+        midpoints = (torch.arange(number) + 0.5) / number
+        self.register_buffer("midpoints", midpoints, persistent=False)
+
+    def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
+        features = self.value_network.features(observation)
+        taus = self.midpoints
+        if sample:
+            shape = (*features.shape[:-1], self.number)
+            taus = torch.rand(shape, dtype=features.dtype, device=features.device)
+        quantiles = self.value_network.quantiles(features, taus)
+        return {"quantiles": quantiles, "taus": taus.expand(*features.shape[:-1], -1)}
+
+    def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
+        return self.distribution(observation, sample=sample)["quantiles"].mean(-1)
+
+
+class _ProposingPolicy(nn.Module):
+    """FQF: the proposed intervals' lengths times the quantiles at their midpoints."""
+
+    def __init__(self, value_network: QuantileNetwork, fraction_network: FractionProposal) -> None:
+        super().__init__()
+        self.value_network = value_network
+        self.fraction_network = fraction_network
+
+    def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
+        features = self.value_network.features(observation)
+        taus, tau_hats, _ = self.fraction_network(features)
+        quantiles = self.value_network.quantiles(features, tau_hats)
+        return {"quantiles": quantiles, "taus": taus, "tau_hats": tau_hats}
+
+    def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
+        out = self.distribution(observation, sample=sample)
+        return (out["quantiles"] * out["taus"].diff(dim=-1).unsqueeze(-2)).sum(-1)
+
+
+class QuantileActor(TensorDictModule):
+    """The policy of a quantile network: ``observation -> action, action_value``.
+
+    As a TensorDictModule it explores under ``ExplorationType.RANDOM`` (which collectors set) and
+    is deterministic otherwise; actions are integers.
+
+    Attributes:
+        value_network: the quantile network, for the loss.
+        epsilon: share of uniformly random actions when exploring; set it as training goes on.
+        description: JSON from which :func:`composerl.modules.build` makes an equal network.
+    """
+
+    description: dict[str, Any]
+
+    def __init__(self, policy: nn.Module, num_actions: int, description: dict[str, Any]) -> None:
+        super().__init__(policy, in_keys=["observation"], out_keys=["action", "action_value"])
+        self.num_actions = num_actions
+        self.description = description
+        self.epsilon = 0.0
+
+    @property
+    def value_network(self) -> QuantileNetwork:
+        """Quantiles of every action's return."""
+        return self.module.value_network
+
+    @property
+    def fraction_network(self) -> FractionProposal:
+        """FQF's proposal of fractions."""
+        return self.module.fraction_network
+
+    @torch.no_grad()
+    def greedy(self, observation: Tensor) -> Tensor:
+        """The deterministic action for a batch of observations, int64 ``(batch,)``."""
+        return self.module.action_values(observation, sample=False).argmax(-1)
+
+    @torch.no_grad()
+    def explore(self, observation: Tensor) -> Tensor:
+        """Epsilon-greedy actions ``(batch,)``; random numbers come from torch's generator."""
+        return self._perturb(self.module.action_values(observation, sample=True).argmax(-1))
+
+    @torch.no_grad()
+    def distribution(self, observation: Tensor) -> TensorDict:
+        """What :meth:`greedy` looks at: ``quantiles`` ``(batch, actions, n)`` and ``taus``.
+
+        FQF: also ``tau_hats`` ``(batch, n)``, where the quantiles are; ``taus`` are the n + 1
+        ends of the intervals. IQN: ``taus`` ``(batch, n)`` are the quantiles' own.
+        """
+        out = self.module.distribution(observation, sample=False)
+        return TensorDict(out, out["taus"].shape[:-1])
+
+    def forward(self, tensordict: TensorDict) -> TensorDict:
+        """Write ``action`` and the ``action_value`` of every action."""
+        sample = exploration_type() == ExplorationType.RANDOM
+        values = self.module.action_values(tensordict.get(self.in_keys[0]), sample=sample)
+        action = values.argmax(-1)
+        tensordict.set(self.out_keys[0], self._perturb(action) if sample else action)
+        return tensordict.set(self.out_keys[1], values)
+
+    def _perturb(self, action: Tensor) -> Tensor:
+        other = torch.randint_like(action, self.num_actions)
+        chance = torch.rand(action.shape, device=action.device)
+        return torch.where(chance < self.epsilon, other, action)
+
+
+def iqn_network(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (128, 128),
+    *,
+    embedding_dim: int = 64,
+    num_acting_quantiles: int = 32,
+    layer_norm: bool = False,
+    dueling: bool = False,
+) -> QuantileActor:
+    """The policy and value network of IQN; train its ``value_network``.
+
+    It acts by the mean over ``num_acting_quantiles`` quantiles: sampled ones when exploring, fixed
+    midpoints when not.
+
+    Args:
+        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        embedding_dim: number of cosines that describe a fraction.
+        num_acting_quantiles: K; more make the action's value less noisy.
+        layer_norm: LayerNorm before the ReLUs of trunk and head.
+        dueling: separate streams for the state's value and the actions' advantages.
+    """
+    spaces = Spaces.of(env).require_discrete("iqn_network")
+    check_count("num_acting_quantiles", num_acting_quantiles)
+    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
+                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    policy = _SamplingPolicy(QuantileNetwork(spaces, **arguments), num_acting_quantiles)
+    arguments["num_acting_quantiles"] = num_acting_quantiles
+    return _actor(policy, spaces, "iqn_network", arguments)
+
+
+def fqf_network(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (128, 128),
+    *,
+    embedding_dim: int = 64,
+    num_quantiles: int = 32,
+    layer_norm: bool = False,
+    dueling: bool = False,
+) -> QuantileActor:
+    """The policy of FQF, its ``value_network`` and ``fraction_network``; train both.
+
+    Args:
+        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        embedding_dim: number of cosines that describe a fraction.
+        num_quantiles: N, how many fractions are proposed.
+        layer_norm: LayerNorm before the ReLUs of trunk and head.
+        dueling: separate streams for the state's value and the actions' advantages.
+    """
+    spaces = Spaces.of(env).require_discrete("fqf_network")
+    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
+                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    network = QuantileNetwork(spaces, **arguments)
+    policy = _ProposingPolicy(network, FractionProposal(network.trunk.out_dim, num_quantiles))
+    arguments["num_quantiles"] = num_quantiles
+    return _actor(policy, spaces, "fqf_network", arguments)
+
+
+def _actor(
+    policy: nn.Module, spaces: Spaces, factory: str, arguments: dict[str, Any]
+) -> QuantileActor:
+    description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
+    return QuantileActor(policy, spaces.action_dim, description)
