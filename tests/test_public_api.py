@@ -53,7 +53,8 @@ def test_imports_go_one_way():
     allowed = {
         "losses": {"composerl.losses"},
         "modules": {"composerl.modules", "composerl.spaces"},
-        "data": {"composerl.data", "composerl.spaces", "composerl.console"},
+        # experts may be trained policies, which know networks but no run
+        "data": {"composerl.data", "composerl.spaces", "composerl.console", "composerl.policy"},
     }
     for package, names in allowed.items():
         for path in (root / package).glob("*.py"):

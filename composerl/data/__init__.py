@@ -21,6 +21,7 @@ from composerl.data.statistics import monte_carlo_returns, return_scale, summari
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
     from composerl.data.collector import VectorCollector
+    from composerl.data.experts import ExpertBuffer, load_experts
     from composerl.data.online import MixedBuffer
     from composerl.data.priority import PrioritizedSampler
     from composerl.data.replay import ReplayBuffer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEHAVIOURS",
     "Dataset",
+    "ExpertBuffer",
     "MixedBuffer",
     "OfflineBuffer",
     "PrioritizedSampler",
@@ -35,6 +37,7 @@ __all__ = [
     "VectorCollector",
     "generate",
     "load_dataset",
+    "load_experts",
     "monte_carlo_returns",
     "read_dataset",
     "return_scale",
@@ -44,12 +47,14 @@ __all__ = [
 
 
 _NEED_TORCH = {
+    "ExpertBuffer": "composerl.data.experts",
     "MixedBuffer": "composerl.data.online",
     "OfflineBuffer": "composerl.data.buffer",
     "PrioritizedSampler": "composerl.data.priority",
     "ReplayBuffer": "composerl.data.replay",
     "VectorCollector": "composerl.data.collector",
     "load_dataset": "composerl.data.buffer",
+    "load_experts": "composerl.data.experts",
 }
 
 
