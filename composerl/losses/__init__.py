@@ -5,6 +5,7 @@ from composerl.losses.discrete_cql import DiscreteCQLLoss
 from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
+    clipped_objective,
     cql_penalty,
     discriminator_loss,
     distance,
@@ -17,11 +18,13 @@ from composerl.losses.functional import (
 from composerl.losses.gail import GAILLoss
 from composerl.losses.iql import IQLLoss
 from composerl.losses.iqn import IQNLoss
+from composerl.losses.ppo import ClipPPOLoss
 from composerl.losses.rewards import GAILReward
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
+    "ClipPPOLoss",
     "DiscreteCQLLoss",
     "FQFLoss",
     "GAILLoss",
@@ -30,6 +33,7 @@ __all__ = [
     "IQNLoss",
     "XQLLoss",
     "advantage_weighted_loss",
+    "clipped_objective",
     "cql_penalty",
     "discriminator_loss",
     "distance",

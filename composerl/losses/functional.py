@@ -15,6 +15,7 @@ from torch import Tensor
 
 __all__ = [
     "advantage_weighted_loss",
+    "clipped_objective",
     "cql_penalty",
     "discriminator_loss",
     "distance",
@@ -120,6 +121,22 @@ def advantage_weighted_loss(
     """
     weight = (temperature * advantage.detach()).exp().clamp(max=max_weight)
     return -weight * log_prob
+
+
+def clipped_objective(ratio: Tensor, advantage: Tensor, clip_epsilon: float | Tensor) -> Tensor:
+    r"""PPO's objective as a loss, :math:`-\min(\rho A, \mathrm{clip}(\rho, 1 \pm \epsilon) A)`.
+
+    Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7.
+
+    Args:
+        ratio: :math:`\rho`, of the action's probabilities now and then. Gradients flow through it,
+            but not where it is beyond the clip in the direction that the advantage asks for.
+        advantage: ``A``, same shape; detached here.
+        clip_epsilon: larger allows longer steps.
+    """
+    advantage = advantage.detach()
+    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
+    return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def cql_penalty(
