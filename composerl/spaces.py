@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from composerl.games import PREFIXES, open_game
+
 __all__ = ["Spaces", "open_gym"]
 
 
@@ -82,14 +84,14 @@ class Spaces:
         """The spaces of a gymnasium id, factory or environment, or of a TorchRL one."""
         if isinstance(env, Spaces):
             return env
+        if hasattr(env, "action_spec"):  # first, as a TorchRL environment can be called too
+            return cls._of_torchrl(env)
         if isinstance(env, str) or (callable(env) and not hasattr(env, "action_space")):
             made = open_gym(env)
             try:
                 return cls.of(made)
             finally:
                 made.close()
-        if hasattr(env, "action_spec"):
-            return cls._of_torchrl(env)
         space = getattr(env, "single_observation_space", env.observation_space)
         action = getattr(env, "single_action_space", env.action_space)
         if not isinstance(space, gym.spaces.Box):
@@ -122,7 +124,14 @@ def open_gym(env: str | Callable[[], gym.Env]) -> gym.Env:
     if not isinstance(env, str):
         return env()
     try:
+        if env.startswith(PREFIXES):
+            return open_game(env)
         return gym.make(env)
+    except ImportError as error:
+        raise ValueError(
+            f"environment {env!r} needs a package that is not installed: {error}; "
+            'pip install "composerl[atari]" or "composerl[minatar]"'
+        ) from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
 

@@ -63,8 +63,8 @@ def test_imports_go_one_way():
                     assert any(node.module.startswith(name) for name in names), (path, node.module)
 
 
-@pytest.mark.parametrize("name", [f"composerl.losses.{x}" for x in ("gail", "iql", "iqn", "fqf")])
+@pytest.mark.parametrize("name", ["dynamics", "fqf", "gail", "iql", "iqn", "sac"])
 def test_examples_in_docstrings_run(name):
-    results = doctest.testmod(importlib.import_module(name))
+    results = doctest.testmod(importlib.import_module(f"composerl.losses.{name}"))
     assert results.attempted > 0
     assert results.failed == 0

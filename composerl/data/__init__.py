@@ -4,6 +4,7 @@ Offline, ``load_dataset`` is all that a recipe needs. The steps behind it can be
 ``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
 environment), ``validate`` (against an environment's spaces), ``summarize`` and its kin (what a
 dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a ``ReplayBuffer``.
+With a learned model, ``branched_rollouts`` fill a ``ModelBuffer``, which mixes in real rows.
 What needs torch is imported when it is first asked for.
 """
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
     from composerl.data.collector import VectorCollector
     from composerl.data.experts import ExpertBuffer, load_experts
+    from composerl.data.imagine import ModelEnv, branched_rollouts, length_schedule
+    from composerl.data.model_buffer import ModelBuffer
     from composerl.data.online import MixedBuffer
     from composerl.data.priority import PrioritizedSampler
     from composerl.data.replay import ReplayBuffer
@@ -31,11 +34,15 @@ __all__ = [
     "Dataset",
     "ExpertBuffer",
     "MixedBuffer",
+    "ModelBuffer",
+    "ModelEnv",
     "OfflineBuffer",
     "PrioritizedSampler",
     "ReplayBuffer",
     "VectorCollector",
+    "branched_rollouts",
     "generate",
+    "length_schedule",
     "load_dataset",
     "load_experts",
     "monte_carlo_returns",
@@ -49,10 +56,14 @@ __all__ = [
 _NEED_TORCH = {
     "ExpertBuffer": "composerl.data.experts",
     "MixedBuffer": "composerl.data.online",
+    "ModelBuffer": "composerl.data.model_buffer",
+    "ModelEnv": "composerl.data.imagine",
     "OfflineBuffer": "composerl.data.buffer",
     "PrioritizedSampler": "composerl.data.priority",
     "ReplayBuffer": "composerl.data.replay",
     "VectorCollector": "composerl.data.collector",
+    "branched_rollouts": "composerl.data.imagine",
+    "length_schedule": "composerl.data.imagine",
     "load_dataset": "composerl.data.buffer",
     "load_experts": "composerl.data.experts",
 }

@@ -17,6 +17,8 @@ from torchrl.data import Categorical
 from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, TransformedEnv
 from torchrl.envs.utils import set_exploration_type
 
+from composerl.console import say
+
 __all__ = ["VectorCollector"]
 
 RECENT = 20
@@ -36,9 +38,12 @@ class VectorCollector(Collector):
     :mod:`composerl.modules` do, is called by that, and only its action is stored. Other policies
     are called with a TensorDict and all that they write is stored.
 
-    The state of an environment cannot be saved. So every checkpoint (``state_dict``) ends the
-    episodes under way, and the next batch starts others, seeded by ``seed`` and the number of
-    frames so far: a run that goes on and one that is resumed see the same.
+    The state of an environment cannot be saved. With a ``seed``, every episode has a seed of its
+    own, and a checkpoint (``state_dict``) holds, for the episodes under way, that seed and the
+    actions so far: loading it plays them again, which leads to the same state. An environment
+    that does not lead there is noticed by its observation, and starts a new episode. In TorchRL's
+    way episodes are not played again: every checkpoint starts new ones, seeded by the number of
+    frames so far, whether the run goes on or is resumed.
 
     Args:
         create_env_fn: the environment, or a function that makes it.
@@ -74,7 +79,7 @@ class VectorCollector(Collector):
             **kwargs,
         )
         self._seed = seed
-        self._restart = seed is not None
+        self._restart = seed is not None  # new episodes before the next batch
         self._explore = getattr(policy, "explore", None)
         parameters = policy.parameters() if isinstance(policy, nn.Module) else iter(())
         self._policy_home = next((p.device for p in parameters), torch.device("cpu"))
@@ -129,7 +134,7 @@ class VectorCollector(Collector):
 
     def reset(self, index: Any = None, **kwargs: Any) -> None:
         """Start new episodes, in all environments or in some."""
-        if self._live is not None:
+        if self._live is not None and self._envs is not None:
             shape = self.env.batch_size
             obs = torch.from_numpy(self._live.obs).reshape(*shape, *self._live.obs.shape[1:])
             self._carrier.set("observation", obs)
@@ -144,23 +149,30 @@ class VectorCollector(Collector):
         return following
 
     def state_dict(self) -> dict[str, Any]:
-        """TorchRL's, and the episodes finished lately; the next batch starts new episodes."""
-        self._restart = self._seed is not None
+        """TorchRL's, the episodes finished lately, and what leads to where those under way are."""
+        live = self._live
+        replayable = self._seed is not None and self._envs is not None and live is not None
+        if not replayable:
+            self._restart = self._seed is not None
         return dict(super().state_dict()) | {
             "recent": [list(pair) for pair in self.recent],
             "episodes": self.episodes,
+            "live": live.state_dict() if replayable else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], **kwargs: Any) -> None:
         """Restore what :meth:`state_dict` returned."""
+        # A policy without weights has no state, which TorchRL's load asks for nevertheless.
+        kwargs.setdefault("strict", "policy_state_dict" in state_dict)
         super().load_state_dict(state_dict, **kwargs)
         if "traj_pool" in state_dict and self._seed is not None:
             # TorchRL has handed out ids for the episodes of the carrier, which end unplayed.
             self._traj_pool.load_state_dict(state_dict["traj_pool"])
         self.recent = deque((tuple(pair) for pair in state_dict["recent"]), maxlen=RECENT)
         self.episodes = state_dict["episodes"]
-        self._restart = self._seed is not None
-        self._live = None
+        saved = state_dict["live"] if self._envs is not None else None
+        self._live = None if saved is None else self._play_again(saved)
+        self._restart = self._seed is not None and self._live is None
 
     # ---- the fast rollout --------------------------------------------------------------------
 
@@ -186,10 +198,10 @@ class VectorCollector(Collector):
                 reward[i, t, 0] = gained
                 live.returns[i] += float(gained)
                 live.lengths[i] += 1
+                live.actions[i].append(actions[i])
                 if ended or cut:
                     terminated[i, t, 0], truncated[i, t, 0] = ended, cut
-                    seen, _ = env.reset()
-                    self._finish_episode(live, i)
+                    seen = self._next_episode(live, i)
                 live.obs[i] = seen
         single = not self.env.batch_size
         shape = torch.Size([steps] if single else [number, steps])
@@ -236,22 +248,54 @@ class VectorCollector(Collector):
 
     def _start_episodes(self) -> None:
         self._restart = False
-        root = np.random.SeedSequence([self._seed, self._frames])
         if self._envs is None:
-            self.set_seed(int(root.generate_state(1)[0] >> 1))
+            state = np.random.SeedSequence([self._seed, self._frames]).generate_state(1)
+            self.set_seed(int(state[0] >> 1))
             return
-        seeds = root.generate_state(len(self._envs))
-        first = [env.reset(seed=int(seed))[0] for env, seed in zip(self._envs, seeds, strict=True)]
-        dtype = self._carrier.get("observation").cpu().numpy().dtype
-        ids = self._traj_pool.get_traj_and_increment(len(first)).numpy().copy()
-        self._live = _Live(np.stack(first).astype(dtype), ids)
+        number = len(self._envs)
+        carried = self._carrier.get("observation")
+        shape = carried.shape[len(self.env.batch_size) :]
+        obs = np.empty((number, *shape), carried.cpu().numpy().dtype)
+        ids = self._traj_pool.get_traj_and_increment(number).numpy().copy()
+        self._live = _Live(obs, ids)
+        for i in range(number):
+            obs[i] = self._reset(self._live, i)
 
-    def _finish_episode(self, live: _Live, i: int) -> None:
+    def _reset(self, live: _Live, i: int) -> Any:
+        """Start the next episode of environment i; returns its first observation."""
+        live.actions[i] = []
+        if self._seed is None:
+            return self._envs[i].reset()[0]
+        state = np.random.SeedSequence([self._seed, i, live.started[i]]).generate_state(1)
+        live.started[i] += 1
+        return self._envs[i].reset(seed=int(state[0]))[0]
+
+    def _next_episode(self, live: _Live, i: int) -> Any:
         self.recent.append((live.returns[i], live.lengths[i]))
         self.episodes += 1
         live.returns[i], live.lengths[i] = 0.0, 0
         if self.track_traj_ids:
             live.ids[i] = self._traj_pool.get_traj_and_increment().item()
+        return self._reset(live, i)
+
+    def _play_again(self, saved: dict[str, Any]) -> _Live:
+        """Bring the environments to where they were: the same seeds, the same actions."""
+        live = _Live.from_state_dict(saved)
+        for i, actions in enumerate(live.actions):
+            live.started[i] -= 1
+            seen, over = self._reset(live, i), False
+            for action in actions:
+                seen, _, ended, cut, _ = self._envs[i].step(action)
+                over = ended or cut
+            live.actions[i] = actions
+            if over or not np.array_equal(np.asarray(seen, live.obs.dtype), live.obs[i]):
+                say(
+                    f"environment {i} does not repeat itself from its seed: it goes on with a "
+                    "new episode, and this run will differ from one that was not interrupted"
+                )
+                live.returns[i], live.lengths[i] = 0.0, 0
+                live.obs[i] = self._reset(live, i)
+        return live
 
     def _count_episodes(self, batch: TensorDictBase) -> None:
         """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""
@@ -274,10 +318,35 @@ class _Live:
     """Where the environments stand between two steps."""
 
     def __init__(self, obs: np.ndarray, ids: np.ndarray) -> None:
+        number = len(obs)
         self.obs = obs
         self.ids = ids
-        self.returns = [0.0] * len(obs)
-        self.lengths = [0] * len(obs)
+        self.returns = [0.0] * number
+        self.lengths = [0] * number
+        self.started = [0] * number  # episodes so far, this one included
+        self.actions: list[list[Any]] = [[] for _ in range(number)]  # of this episode
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "obs": torch.from_numpy(self.obs.copy()),
+            "ids": torch.from_numpy(self.ids.copy()),
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "started": list(self.started),
+            "actions": [torch.from_numpy(np.array(actions)) for actions in self.actions],
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> _Live:
+        live = cls(state["obs"].numpy().copy(), state["ids"].numpy().copy())
+        live.returns, live.lengths = list(state["returns"]), list(state["lengths"])
+        live.started = list(state["started"])
+        # Integers as Python's, rows as numpy's, as the environments got them.
+        live.actions = [
+            actions.tolist() if actions.ndim == 1 else list(actions.numpy().copy())
+            for actions in state["actions"]
+        ]
+        return live
 
 
 def gym_environments(env: EnvBase) -> list[gym.Env] | None:

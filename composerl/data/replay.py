@@ -31,8 +31,10 @@ class ReplayBuffer(TensorDictReplayBuffer):
     have ``priority_weight``, and ``update_tensordict_priority(batch)`` takes the loss's
     ``td_error`` over.
 
-    A checkpoint (``state_dict``) holds the content, not the capacity. Since a collector starts
-    new episodes there, the newest step of each environment is marked as truncated.
+    If an environment's next batch does not go on where its last one ended (the collector was
+    reset), that last step is marked as truncated, so that no sampled row crosses the gap.
+
+    A checkpoint (``state_dict``) holds the content, not the capacity.
 
     Args:
         capacity: transitions kept, rounded down to a multiple of the number of environments.
@@ -96,6 +98,8 @@ class ReplayBuffer(TensorDictReplayBuffer):
         number, capacity = batch.numel(), len(self._tables)
         if number > capacity:
             raise ValueError(f"a batch of {number} rows does not fit into {capacity}")
+        if self.n_step > 1 and len(self):
+            self._mark_gaps(batch)
         # The row of an environment's next step is always `stride` further on.
         for home, column in self._views.items():
             self._write(column, _rows(batch, home), number)
@@ -127,13 +131,8 @@ class ReplayBuffer(TensorDictReplayBuffer):
         return (batch, info | {"index": index}) if return_info else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The content; marks the newest step of each environment as truncated."""
+        """The content."""
         rows = len(self)
-        if rows:
-            newest = (self._cursor - 1 - torch.arange(self._stride)) % len(self._tables)
-            cut = ~self._views[True, "done"][newest]
-            self._views[True, "truncated"][newest] |= cut
-            self._views[True, "done"][newest] |= cut
         return {
             "rows": rows,
             "stride": self._stride,
@@ -203,6 +202,16 @@ class ReplayBuffer(TensorDictReplayBuffer):
             kept = capacity - self._cursor
             column[self._cursor :] = values[:kept]
             column[: end - capacity] = values[kept:]
+
+    def _mark_gaps(self, batch: TensorDictBase) -> None:
+        newest = slice((self._cursor or len(self._tables)) - self._stride, self._cursor or None)
+        ended = self._views[True, "observation"][newest]
+        begun = _rows(batch, (False, "observation"))[: self._stride].to(ended.device)
+        gap = (ended != begun).flatten(1).any(1, keepdim=True)
+        gap &= ~self._views[True, "done"][newest]
+        if gap.any():
+            self._views[True, "truncated"][newest] |= gap
+            self._views[True, "done"][newest] |= gap
 
     def _draw(self, size: int) -> tuple[Tensor, dict[str, Tensor]]:
         rows = len(self)

@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from math import inf
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.common import LeanLoss, action_box, check_number, independent_copies
-from composerl.losses.functional import cql_penalty, distance
-from composerl.losses.reading import blank, call_at, distribution, read
+from composerl.losses.common import check_number
+from composerl.losses.functional import cql_penalty
+from composerl.losses.reading import blank, distribution, read
+from composerl.losses.sac import SACLoss
 
 __all__ = ["CQLLoss"]
 
-#: Rows that a critic evaluates at a time: their activations stay in the cache.
-CHUNK = 1024
 
-
-class CQLLoss(LeanLoss):
+class CQLLoss(SACLoss):
     r"""CQL(H): SAC whose critics are pushed down where the data have no actions.
 
     Paper: Kumar, Zhou, Tucker, Levine 2020, https://arxiv.org/abs/2006.04779, equation 4 and
@@ -78,18 +76,12 @@ class CQLLoss(LeanLoss):
     """
 
     @dataclass
-    class _AcceptedKeys:
-        action: NestedKey = "action"
-        priority: NestedKey = "td_error"
-        priority_weight: NestedKey = "priority_weight"
-        state_action_value: NestedKey = "state_action_value"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
+    class _AcceptedKeys(SACLoss._AcceptedKeys):
         mc_return: NestedKey = "mc_return"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
+    calibrated = False
 
     def __init__(
         self,
@@ -113,43 +105,35 @@ class CQLLoss(LeanLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(reduction, loss_function)
-        check_number("alpha_init", alpha_init, 0, inf)
         check_number("temperature", temperature, 0, inf)
         check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
         check_number("num_random", num_random, 1, inf, ends="[)")
         check_number("lagrange_thresh", lagrange_thresh, 0, inf)
-        self.actor_network = actor_network
-        self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
-        self._make_target("qvalue_network")
-        self.num_qvalue_nets = num_qvalue_nets
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            num_qvalue_nets=num_qvalue_nets,
+            loss_function=loss_function,
+            alpha_init=alpha_init,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            action_spec=action_spec,
+            gamma=gamma,
+            reduction=reduction,
+        )
         self.num_random = int(num_random)
-        self.fixed_alpha = fixed_alpha
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
         self.with_lagrange = with_lagrange
         self.calibrated = calibrated
         self.imitate = False
-        low, high = action_box(actor_network, action_spec)
-        entropy = -float(low.numel()) if target_entropy == "auto" else float(target_entropy)
-        for name, value in (
-            ("low", low),
-            ("high", high),
-            ("log_volume", (high - low).log().sum()),
-            ("target_entropy", torch.tensor(entropy)),
-            ("temperature", torch.tensor(float(temperature))),
-            ("min_q_weight", torch.tensor(float(min_q_weight))),
-            ("lagrange_thresh", torch.tensor(float(lagrange_thresh))),
-        ):
-            self.register_buffer(name, value)
-        log_alpha = torch.tensor(float(alpha_init)).log()
-        if fixed_alpha:
-            self.register_buffer("log_alpha", log_alpha)
-        else:
-            self.log_alpha = nn.Parameter(log_alpha)
+        self.register_buffer("log_volume", (self.high - self.low).log().sum())
+        self.register_buffer("temperature", torch.tensor(float(temperature)))
+        self.register_buffer("min_q_weight", torch.tensor(float(min_q_weight)))
+        self.register_buffer("lagrange_thresh", torch.tensor(float(lagrange_thresh)))
         if with_lagrange:
             self.log_alpha_prime = nn.Parameter(torch.zeros(()))
-        self.make_value_estimator(gamma=gamma)
+        self._set_in_keys()  # once more: SAC has listed them before it was known if calibrated
 
     @property
     def out_keys(self) -> list[str]:
@@ -160,15 +144,8 @@ class CQLLoss(LeanLoss):
         return [*keys, "alpha", "entropy"]
 
     def _set_in_keys(self) -> None:
-        keys, inputs = self.tensor_keys, self.actor_network.in_keys
-        critics = [key for network in self.qvalue_network for key in network.in_keys]
-        nested = [(key,) if isinstance(key, str) else tuple(key) for key in [*inputs, *critics]]
-        following = [("next", *key) for key in nested if key != (keys.action,)]
-        columns = [("next", key) for key in (keys.reward, keys.done, keys.terminated)]
-        calibration = [keys.mc_return] if self.calibrated else []
-        self._in_keys = list(
-            dict.fromkeys([keys.action, *columns, *inputs, *critics, *following, *calibration])
-        )
+        super()._set_in_keys()
+        self._in_keys += [self.tensor_keys.mc_return] if self.calibrated else []
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -177,12 +154,7 @@ class CQLLoss(LeanLoss):
         given, mask = tensordict, self._mask(tensordict)
         if mask is not None:
             tensordict = blank(tensordict, mask)
-        data_action = read(tensordict, keys.action)
-        if data_action.shape != (*tensordict.batch_size, *self.low.shape):
-            raise ValueError(
-                f"entry {keys.action!r} must have shape "
-                f"{(*tensordict.batch_size, *self.low.shape)}, got {tuple(data_action.shape)}"
-            )
+        data_action = self._data_action(tensordict)
         dist = distribution(self.actor_network, tensordict)
         new_action, log_prob = rsample_and_log_prob(dist)
         alpha = self.log_alpha.detach().exp()
@@ -203,43 +175,22 @@ class CQLLoss(LeanLoss):
 
         q = torch.stack([self._q(net, tensordict, actions) for net in self.qvalue_network])
         q_data = q[:, -1]
-        loss_qvalue = distance(q_data, target.expand_as(q_data), self.loss_function).sum(0)
-        priority = (q_data.detach() - target).square_().amax(0)
-        given.set(keys.priority, priority if mask is None else priority * mask)
-
         floor = read(tensordict, keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
-        out = {}
+        out, constants = {}, {"alpha": alpha}
         if self.with_lagrange:
             alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
             excess = difference - self.lagrange_thresh
             out["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
             out["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
+            constants["alpha_prime"] = alpha_prime.detach()
         else:
             out["loss_cql"] = self.min_q_weight * difference.sum(0)
 
-        if self.imitate:
-            gain = dist.log_prob(data_action)
-        else:
-            gain = torch.stack(
-                [
-                    self._q(net, tensordict, new_action.unsqueeze(0), frozen=True)[0]
-                    for net in self.qvalue_network
-                ]
-            ).amin(0)
+        gain = dist.log_prob(data_action) if self.imitate else self._gain(tensordict, new_action)
         out["loss_actor"] = alpha * log_prob - gain
-        out["loss_qvalue"] = loss_qvalue
-        if not self.fixed_alpha:
-            out["loss_alpha"] = -self.log_alpha * (log_prob.detach() + self.target_entropy)
-
-        reduce, average = self._reducer(tensordict, mask)
-        losses = {key: reduce(value) for key, value in out.items()}
-        losses["entropy"] = average(-log_prob.detach())
-        shape = tensordict.batch_size if self.reduction == "none" else torch.Size([])
-        losses["alpha"] = alpha.expand(shape)
-        if self.with_lagrange:
-            losses["alpha_prime"] = alpha_prime.detach().expand(shape)
-        return TensorDict(losses, shape)
+        out["loss_qvalue"] = self._critic_loss(given, q_data, target, mask)
+        return self._outputs(tensordict, mask, out, log_prob, **constants)
 
     def _next_value(
         self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor
@@ -255,22 +206,3 @@ class CQLLoss(LeanLoss):
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)
-
-    def _q(
-        self,
-        network: nn.Module,
-        batch: TensorDictBase,
-        actions: Tensor,
-        *,
-        next_step: bool = False,
-        frozen: bool = False,
-    ) -> Tensor:
-        """Q(s, a) of ``(k, batch, action)`` actions, ``(k, batch)``, some rows at a time."""
-        keys = self.tensor_keys
-        size = max(1, CHUNK // max(1, batch.numel()))
-        parts = [
-            call_at(network, batch, {keys.action: part}, keys.state_action_value,
-                    next_step=next_step, frozen=frozen)
-            for part in actions.split(size)
-        ]  # fmt: skip
-        return torch.cat(parts).squeeze(-1)

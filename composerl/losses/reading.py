@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import (
@@ -11,8 +14,21 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torchrl.modules import TanhNormal
 
-__all__ = ["action_index", "blank", "call_at", "call_network", "distribution", "read", "step_key"]
+__all__ = [
+    "action_index",
+    "blank",
+    "call_at",
+    "call_network",
+    "call_with",
+    "distribution",
+    "frozen",
+    "is_squashed",
+    "read",
+    "squashed_parameters",
+    "step_key",
+]
 
 
 def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -43,6 +59,48 @@ def call_network(
     except RuntimeError as error:
         shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
         raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
+
+
+def call_with(
+    network: nn.Module,
+    batch: TensorDictBase,
+    given: dict[NestedKey, Tensor],
+    key: NestedKey,
+    *,
+    next_step: bool = False,
+) -> Tensor:
+    """Output ``key`` of a network on the batch with some inputs ``given`` ``(batch, ...)``."""
+    inputs = [
+        given[name] if name in given else read(batch, step_key(name) if next_step else name)
+        for name in network.in_keys
+    ]
+    try:
+        if is_plain(network):
+            out = network.module(*inputs)
+            return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+        data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
+        return network(data).get(key)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
+        raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Gradients pass through the module, but do not reach its parameters.
+
+    Cheaper than a functional call with detached parameters, but not for a compiled graph.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for p in trained:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in trained:
+            p.requires_grad_(True)
 
 
 def call_at(
@@ -140,16 +198,45 @@ def is_plain(network: nn.Module) -> bool:
     )
 
 
-def distribution(
+def squashed_parameters(
     actor: nn.Module, batch: TensorDictBase, *, next_step: bool = False
-) -> Distribution:
-    """The actor's action distribution at the batch's observations, or at the next ones."""
-    if (
+) -> tuple[Tensor, Tensor]:
+    """Location and scale before the tanh, of an actor that :func:`is_squashed`."""
+    network = actor.module[0]
+    return network.module(*network_inputs(network, batch, next_step=next_step))
+
+
+def is_squashed(actor: nn.Module, low: Tensor, high: Tensor) -> bool:
+    """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
+    if not _is_pair(actor):
+        return False
+    network, head = actor.module
+    options = dict(head.distribution_kwargs)
+    return (
+        head.distribution_class is TanhNormal
+        and list(head.in_keys) == list(network.out_keys) == ["loc", "scale"]
+        and not options.pop("tanh_loc", False)
+        and torch.equal(torch.as_tensor(options.pop("low", -1.0)).expand_as(low), low)
+        and torch.equal(torch.as_tensor(options.pop("high", 1.0)).expand_as(high), high)
+        and not options
+    )
+
+
+def _is_pair(actor: nn.Module) -> bool:
+    """Whether the actor is a plain network and a distribution of its outputs."""
+    return (
         isinstance(actor, ProbabilisticTensorDictSequential)
         and len(actor.module) == 2
         and is_plain(actor.module[0])
         and isinstance(actor.module[1], ProbabilisticTensorDictModule)
-    ):
+    )
+
+
+def distribution(
+    actor: nn.Module, batch: TensorDictBase, *, next_step: bool = False
+) -> Distribution:
+    """The actor's action distribution at the batch's observations, or at the next ones."""
+    if _is_pair(actor):
         network, head = actor.module
         out = network.module(*network_inputs(network, batch, next_step=next_step))
         out = out if isinstance(out, tuple) else (out,)

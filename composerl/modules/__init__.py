@@ -8,6 +8,7 @@ from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
 from composerl.modules.categorical import categorical_actor
 from composerl.modules.critics import twin_q, value
 from composerl.modules.discriminator import Discriminator, RunningNormalize, discriminator
+from composerl.modules.dynamics import Ensemble, ensemble
 from composerl.modules.mlp import MLP, Normalize
 from composerl.modules.quantile import FractionProposal, QuantileNetwork
 from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
@@ -18,6 +19,7 @@ __all__ = [
     "MLP",
     "Actor",
     "Discriminator",
+    "Ensemble",
     "FractionProposal",
     "Normalize",
     "QuantileActor",
@@ -27,6 +29,7 @@ __all__ = [
     "build",
     "categorical_actor",
     "discriminator",
+    "ensemble",
     "fqf_network",
     "gaussian_actor",
     "iqn_network",

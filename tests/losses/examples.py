@@ -13,16 +13,19 @@ from composerl.losses import (
     ClipPPOLoss,
     CQLLoss,
     DiscreteCQLLoss,
+    DynamicsLoss,
     FQFLoss,
     GAILLoss,
     IQLLoss,
     IQNLoss,
+    SACLoss,
     XQLLoss,
 )
 from composerl.modules import (
     MLP,
     categorical_actor,
     discriminator,
+    ensemble,
     fqf_network,
     gaussian_actor,
     iqn_network,
@@ -78,6 +81,11 @@ def cql(**options: Any) -> tuple[CQLLoss, TensorDict]:
     return loss, continuous_batch()
 
 
+def sac(**options: Any) -> tuple[SACLoss, TensorDict]:
+    torch.manual_seed(0)
+    return SACLoss(tanh_gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), **options), continuous_batch()
+
+
 def discrete_batch(rows: int = 8, actions: int = 3) -> TensorDict:
     batch = continuous_batch(rows)
     generator = torch.Generator().manual_seed(1)
@@ -91,6 +99,12 @@ def action_values(actions: int = 3) -> TensorDictModule:
 def discrete_cql(**options: Any) -> tuple[DiscreteCQLLoss, TensorDict]:
     torch.manual_seed(0)
     return DiscreteCQLLoss(action_values(), **options), discrete_batch()
+
+
+def dynamics(**options: Any) -> tuple[DynamicsLoss, TensorDict]:
+    torch.manual_seed(0)
+    model = ensemble(BOX, (8, 8), members=3, elites=2, terminates=True)
+    return DynamicsLoss(model, **options), continuous_batch()
 
 
 def iqn(**options: Any) -> tuple[IQNLoss, TensorDict]:
@@ -138,9 +152,11 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]]
     "CQLLoss": (cql, {}),
     "ClipPPOLoss": (ppo, {"num_actions": 3}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
+    "DynamicsLoss": (dynamics, {}),
     "FQFLoss": (fqf, {"num_actions": 3}),
     "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "IQNLoss": (iqn, {"num_actions": 3}),
+    "SACLoss": (sac, {}),
     "XQLLoss": (xql, {}),
 }

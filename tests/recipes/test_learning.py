@@ -14,7 +14,9 @@ PATHS = {path.stem: path for path in RECIPES}
 #: Recipe -> mean return over 20 episodes that its defaults must reach, CPU seconds they may take.
 GOALS = {
     "cql_pendulum": (-200.0, 300.0),
+    "fqf_cartpole": (475.0, 150.0),
     "iql_pendulum": (-200.0, 120.0),
+    "iqn_cartpole": (475.0, 90.0),
     "xql_pendulum": (-200.0, 120.0),
 }
 

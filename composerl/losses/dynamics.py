@@ -1,0 +1,213 @@
+"""Likelihood of a learned model of the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, dispatch
+from torch import Tensor
+
+from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.functional import gaussian_nll
+from composerl.losses.reading import blank, read, step_key
+
+__all__ = ["DynamicsLoss"]
+
+#: Rows that a holdout evaluation takes at a time: their activations stay in the cache.
+CHUNK = 512
+
+
+class DynamicsLoss(LeanLoss):
+    r"""Fits an ensemble of Gaussian models to what an environment did.
+
+    Paper: Chua et al. 2018 (PETS), https://arxiv.org/abs/1805.12114, appendix A; the settings are
+    those of Janner et al. 2019 (MBPO), https://arxiv.org/abs/1906.08253. With the target
+    :math:`y = (s' - s, r)` of d entries and member e's mean and log-variance
+
+    .. math::
+        L_{dynamics} &= \textstyle\sum_e \frac1d \sum_i
+            (y_i - \mu_{e,i})^2 e^{-\lambda_{e,i}} + \lambda_{e,i} \\
+        L_{bounds} &= c \textstyle\sum_e \sum_i \lambda^{max}_{e,i} - \lambda^{min}_{e,i} \\
+        L_{terminated} &= \textstyle\sum_e BCE(logit_e, terminated)
+
+    The sum over members makes each one's gradient that of its own mean, whatever their number.
+
+    Args:
+        dynamics_network: a TensorDictModule of (observation, action), whose ``module`` has
+            ``predict(observation, action) -> (mean, log_var, logit or None)`` with the members as
+            first dimension, ``members``, ``min_log_var``, ``max_log_var`` and, for
+            :meth:`parameter_groups`, ``layers``; :func:`composerl.modules.ensemble` makes one.
+
+    Keyword Args:
+        bounds_weight: c >= 0: larger values pull the learned bounds of the variance together.
+        per_member: the first dimension of the batch is the member: each sees rows of its own
+            (a bootstrap). Otherwise all see all rows.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads: ``observation``, ``action``, ``("next", "observation")``, ``("next", "reward")``, with a
+    termination head ``("next", "terminated")``; if present ``priority_weight`` and
+    ``("collector", "mask")``.
+
+    Returns: ``loss_dynamics``, ``loss_bounds``, with a head ``loss_terminated``; detached ``mse``,
+    the squared error of the means over members and entries.
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import DynamicsLoss
+        >>> from composerl.modules import ensemble
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
+        >>> loss = DynamicsLoss(ensemble(spaces))
+        >>> batch = TensorDict({
+        ...     "observation": torch.randn(4, 3), "action": torch.rand(4, 1),
+        ...     "next": {"observation": torch.randn(4, 3), "reward": torch.randn(4, 1)}}, [4])
+        >>> sorted(loss(batch).keys())
+        ['loss_bounds', 'loss_dynamics', 'mse']
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        observation: NestedKey = "observation"
+        action: NestedKey = "action"
+        reward: NestedKey = "reward"
+        terminated: NestedKey = "terminated"
+        priority_weight: NestedKey = "priority_weight"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+    default_value_estimator = None
+
+    def __init__(
+        self,
+        dynamics_network: TensorDictModule,
+        *,
+        bounds_weight: float = 0.01,
+        per_member: bool = False,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        check_number("bounds_weight", bounds_weight, 0, inf, ends="[)")
+        self.dynamics_network = dynamics_network
+        self.per_member = per_member
+        self.register_buffer("bounds_weight", torch.tensor(float(bounds_weight)))
+
+    @property
+    def model(self) -> Any:
+        """What predicts: the module inside the network."""
+        return self.dynamics_network.module
+
+    @property
+    def out_keys(self) -> list[str]:
+        """The outputs, which depend on the network's heads."""
+        head = ["loss_terminated"] if self.model.terminates else []
+        return ["loss_dynamics", "loss_bounds", *head, "mse"]
+
+    def _set_in_keys(self) -> None:
+        keys = self.tensor_keys
+        head = [step_key(keys.terminated)] if self.model.terminates else []
+        self._in_keys = [
+            keys.observation, keys.action,
+            step_key(keys.observation), step_key(keys.reward), *head,
+        ]  # fmt: skip
+
+    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
+        self._set_in_keys()
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the losses on a batch of transitions."""
+        shape, model = tensordict.batch_size, self.model
+        if self.per_member and (len(shape) < 2 or shape[0] != model.members):
+            raise ValueError(
+                f"with per_member the batch has shape ({model.members}, rows...), "
+                f"got {tuple(shape)}"
+            )
+        mask = self._mask(tensordict)
+        batch = tensordict if mask is None else blank(tensordict, mask)
+        mean, log_var, logit = self._predict(batch)
+        target = self._change_and_reward(batch)
+
+        nll = gaussian_nll(target - mean, log_var).mean(-1)
+        out = {"loss_dynamics": self._rows(nll, shape)}
+        spread = self.bounds_weight * (model.max_log_var - model.min_log_var).sum()
+        out["loss_bounds"] = spread.expand(shape)
+        if logit is not None:
+            ended = self._column(batch, step_key(self.tensor_keys.terminated)).squeeze(-1)
+            cross_entropy = F.binary_cross_entropy_with_logits(
+                logit, ended.to(logit.dtype).expand_as(logit), reduction="none"
+            )
+            out["loss_terminated"] = self._rows(cross_entropy, shape)
+
+        reduce, average = self._reducer(batch, mask)
+        losses = {key: reduce(value) for key, value in out.items()}
+        error = (target - mean.detach()).square().mean(-1)
+        losses["mse"] = average(self._rows(error, shape) / model.members)
+        return TensorDict(losses, shape if self.reduction == "none" else [])
+
+    @torch.no_grad()
+    def holdout_mse(self, tensordict: TensorDictBase) -> Tensor:
+        """Mean squared error of each member ``(members,)`` over rows that all of them see."""
+        keys, total = self.tensor_keys, 0.0
+        for rows in tensordict.reshape(-1).split(CHUNK):
+            observation = read(rows, keys.observation)
+            change = read(rows, step_key(keys.observation)) - observation
+            target = torch.cat([change, read(rows, step_key(keys.reward))], -1)
+            mean, _, _ = self.model.predict(observation, read(rows, keys.action))
+            total = total + (target - mean).square().sum((1, 2))
+        return total / (tensordict.numel() * mean.shape[-1])
+
+    def parameter_groups(
+        self, lr: float = 1e-3, weight_decay: tuple[float, float] = (2.5e-5, 1e-4)
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer: weight decay grows from the first layer to the last.
+
+        Args:
+            lr: learning rate of all groups.
+            weight_decay: of the first and the last layer's weights; in between along a straight
+                line. Biases and bounds have none.
+        """
+        first, last = (check_number("weight_decay", d, 0, inf, ends="[)") for d in weight_decay)
+        layers = list(self.model.layers)
+        groups: list[dict[str, Any]] = []
+        for depth, layer in enumerate(layers):
+            decay = first + (last - first) * depth / max(1, len(layers) - 1)
+            groups.append({"params": [layer.weight], "lr": lr, "weight_decay": decay})
+        taken = {id(layer.weight) for layer in layers}
+        rest = [p for p in self.parameters() if id(p) not in taken]
+        return [*groups, {"params": rest, "lr": lr, "weight_decay": 0.0}]
+
+    # ---- shapes: (batch...) becomes (rows) or (members, rows), and back ---------------------
+
+    def _column(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
+        value = read(batch, key)
+        lead = (self.model.members,) if self.per_member else ()
+        return value.reshape(*lead, -1, *value.shape[batch.ndim :])
+
+    def _change_and_reward(self, batch: TensorDictBase) -> Tensor:
+        keys = self.tensor_keys
+        following = self._column(batch, step_key(keys.observation))
+        reward = self._column(batch, step_key(keys.reward))
+        return torch.cat([following - self._column(batch, keys.observation), reward], -1)
+
+    def _predict(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor | None]:
+        names = self.tensor_keys.observation, self.tensor_keys.action
+        inputs = [self._column(batch, name) for name in names]
+        try:
+            return self.model.predict(*inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            shapes = {name: tuple(x.shape) for name, x in zip(names, inputs, strict=True)}
+            raise ValueError(f"the model fails on inputs of shape {shapes}: {error}") from error
+
+    def _rows(self, value: Tensor, shape: torch.Size) -> Tensor:
+        """``(members, rows)`` in the batch's shape, so that a mean is the sum of the members'."""
+        if self.per_member:
+            return (value * self.model.members).reshape(shape)
+        return value.sum(0).reshape(shape)
