@@ -26,8 +26,6 @@ class Config(RunConfig):
     """Behaviour (scripted, random), a file (npz, HDF5, Minari) or a run directory of composerl."""
     demonstrations: int = 10
     """Episodes of the expert."""
-    expert_seed: int = 0
-    """Seed of the episodes that the expert plays."""
     subsample: int = 1
     """Keep every so many-th step of a demonstration; the paper has 20."""
     bc_steps: int = 0
@@ -39,29 +37,23 @@ class Config(RunConfig):
     reward: Literal["softplus", "log_d", "airl"] = "softplus"
     """Form of the imitation reward: -log(1 - D), log D or the logits."""
     absorbing: bool = True
-    """Judge the end of an episode, too; without, softplus pays for living and log_d for ending."""
-    discriminator_updates: int = 8
+    """Judge the ends of episodes, too; else softplus pays for living and log_d for ending."""
+    judge_updates: int = 8
     """Updates of the discriminator for each rollout."""
-    discriminator_batch: int = 256
-    """Pairs of each side in its batches."""
-    discriminator_lr: float = 1e-3
+    judge_lr: float = 1e-3
     """Its learning rate."""
     gradient_penalty: float = 0.0
-    """Weight of its gradient penalty; 10 is usual."""
+    """Weight of its gradient penalty; larger is smoother."""
     spectral_norm: bool = False
     """Bound its slope by the spectral norm of its layers."""
-    label_smoothing: float = 0.0
-    """Its labels are 1 and 0 less this."""
-    discriminator_entropy: float = 0.0
-    """Bonus for an undecided discriminator."""
     epochs: int = 10
     """Passes of PPO over a rollout."""
-    batch_size: int = 64
-    """Steps in a minibatch of PPO."""
+    batch_size: int = 128
+    """Steps in a minibatch of PPO; pairs of each side in one of the discriminator."""
     lr: float = 1e-3
     """Learning rate of policy and value; falls linearly to 0 over the run."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers of all three networks."""
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 0.95
@@ -70,12 +62,10 @@ class Config(RunConfig):
     """PPO's clip of the probability ratio."""
     value_clip: float | None = None
     """Clip the change of the value estimates, too."""
-    value_coeff: float = 0.5
-    """Weight of the value loss."""
     entropy_coeff: float = 0.01
     """Weight of the policy's entropy bonus."""
     max_grad_norm: float | None = 0.5
-    """Clip gradients to this global norm."""
+    """Clip gradients of policy and value to this global norm."""
 
 
 def main(cfg: Config) -> Policy:
@@ -93,56 +83,45 @@ def main(cfg: Config) -> Policy:
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env)
-    experts = load_experts(
-        cfg.expert, cfg.env, episodes=cfg.demonstrations, subsample=cfg.subsample,
-        seed=cfg.expert_seed, batch_size=cfg.discriminator_batch, device=cfg.device,
-    )  # fmt: skip
-
+    experts = load_experts(cfg.expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
+                           subsample=cfg.subsample, batch_size=cfg.batch_size)  # fmt: skip
     make_actor = categorical_actor if spaces.discrete else gaussian_actor
     actor = make_actor(spaces, cfg.hidden, activation="tanh", init="orthogonal")
     critic = value(spaces, cfg.hidden, activation="tanh", init="orthogonal")
-    ppo = ClipPPOLoss(
-        actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,
-        critic_coeff=cfg.value_coeff, entropy_coeff=cfg.entropy_coeff,
-    ).to(cfg.device)  # fmt: skip
+    ppo = ClipPPOLoss(actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,
+                      entropy_coeff=cfg.entropy_coeff).to(cfg.device)  # fmt: skip
+    update = Update(ppo, lr=cfg.lr, schedule=linear(cfg.steps * cfg.epochs // cfg.batch_size),
+                    max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     judge = discriminator(spaces, cfg.hidden, spectral_norm=cfg.spectral_norm)
-    gail = GAILLoss(
-        judge, num_actions=spaces.num_actions, gp_lambda=cfg.gradient_penalty,
-        entropy_coeff=cfg.discriminator_entropy, label_smoothing=cfg.label_smoothing,
-    ).to(cfg.device)  # fmt: skip
-    rounds, minibatches = -(-cfg.steps // cfg.rollout), -(-cfg.rollout // cfg.batch_size)
-    update_policy = Update(
-        ppo, lr=cfg.lr, schedule=linear(rounds * cfg.epochs * minibatches),
-        max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
-    )  # fmt: skip
-    update_judge = Update(gail, lr=cfg.discriminator_lr, compile=cfg.compile)
+    gail = GAILLoss(judge, num_actions=spaces.num_actions, gp_lambda=cfg.gradient_penalty)
+    update_judge = Update(gail.to(cfg.device), lr=cfg.judge_lr, compile=cfg.compile)
     ends = experts.terminated if cfg.absorbing else None
     reward = GAILReward(judge, cfg.reward, gamma=cfg.gamma, expert_terminated=ends)
-    advantage = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
-    env = make_env(cfg.env, cfg.num_envs)
-    collector = VectorCollector(env, actor, frames_per_batch=cfg.rollout, seed=cfg.seed)
+    gae = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
+    collector = VectorCollector(make_env(cfg.env, cfg.num_envs), actor,
+                                frames_per_batch=cfg.rollout, seed=cfg.seed)  # fmt: skip
 
-    info = {"expert/return": experts.mean_return}
+    baselines = {"expert/return": experts.mean_return}
     if cfg.bc_steps:
         clone = Update(BCLoss(actor), lr=cfg.lr)
         for _ in range(cfg.bc_steps):
             clone(experts.sample())
-        info["bc/return"] = Policy(actor, cfg.env).evaluate(cfg.eval_episodes).mean
+        baselines["bc/return"] = Policy(actor, cfg.env).evaluate(cfg.eval_episodes).mean
 
-    run.track(policy=update_policy, judge=update_judge, experts=experts, collector=collector)
+    run.track(update=update, update_judge=update_judge, experts=experts, collector=collector)
     for _ in run.steps(cfg.steps, by=cfg.rollout):
         batch = collector.next().to(cfg.device)
         pairs = batch.select("observation", "action").reshape(-1)
         judge.observe(pairs["observation"], experts.sample(len(pairs))["observation"])
-        for _ in range(cfg.discriminator_updates):
-            mine = pairs[torch.randint(len(pairs), (cfg.discriminator_batch,))]
+        for _ in range(cfg.judge_updates):
+            mine = pairs[torch.randint(len(pairs), (cfg.batch_size,))]
             metrics = update_judge(mine.set("expert", experts.sample()))
-            run.log({f"judge/{key}": number for key, number in metrics.items()})
-        rows = advantage(reward(ppo.annotate(batch))).reshape(-1)
+            run.log({f"judge/{name}": number for name, number in metrics.items()})
+        rows = gae(reward(ppo.annotate(batch))).select(*ppo.in_keys).reshape(-1)
         for _ in range(cfg.epochs):
             for minibatch in rows[torch.randperm(len(rows))].split(cfg.batch_size):
-                run.log(update_policy(minibatch))
-        run.log(collector.metrics() | info)
+                run.log(update(minibatch))
+        run.log(collector.metrics() | baselines)
         run.evaluate(actor)
     return run.finish(actor)
 

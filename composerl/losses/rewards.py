@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from tensordict import TensorDictBase
@@ -47,10 +48,11 @@ class GAILReward(TensorDictModuleBase):
         expert_terminated: share of the expert's steps that terminate (time limits do not), in
             (0, 1); with none in n steps say 0.5 / (n + 1). None leaves the absorbing state out.
 
-    Reads the discriminator's ``in_keys``, ``("next", "reward")`` and, for the absorbing state,
-    ``("next", "terminated")``; the policy's share is that of the batch, so that it should be a
-    whole on-policy batch. Writes ``("next", "reward")`` and ``("next", "env_reward")``: what the
-    environment said, for logging only (kept if it is there already).
+    Reads the discriminator's ``in_keys``, ``("next", "reward")`` and ``("next", "terminated")``;
+    the policy's share is that of the batch, which should be a whole on-policy batch. Writes
+    ``("next", "reward")`` and ``("next", "env_reward")``: what the environment said, for logging
+    only (kept if it is there already). Warns, once, if episodes terminate, the reward has one sign
+    and the absorbing state is left out.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class GAILReward(TensorDictModuleBase):
         self.expert_terminated = expert_terminated
         self.in_keys = [*discriminator.in_keys, ("next", "reward"), ("next", "terminated")]
         self.out_keys = [("next", "reward"), ("next", "env_reward")]
+        self._unbiased = kind == "airl" or expert_terminated is not None
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -84,10 +87,18 @@ class GAILReward(TensorDictModuleBase):
             raise ValueError(
                 f"logits must have the reward's shape {tuple(given.shape)}, got {shape}"
             )
+        ends = read(tensordict, ("next", "terminated"))
+        if not self._unbiased and ends.any():
+            self._unbiased = True  # say it once
+            paid = "positive: living" if self.kind == "softplus" else "negative: ending"
+            warnings.warn(
+                f"episodes end at different times and {self.kind} rewards are always {paid} is "
+                "paid for, whatever the expert does; give expert_terminated, or use airl",
+                stacklevel=2,
+            )
         if self.expert_terminated is None:
             reward = gail_reward(logits, self.kind)
         else:
-            ends = read(tensordict, ("next", "terminated"))
             alive, absorbing = self.absorbing_logits(ends)
             after = self.gamma / (1 - self.gamma) * gail_reward(absorbing, self.kind)
             reward = gail_reward(logits + alive, self.kind) + ends * after

@@ -53,12 +53,7 @@ def categorical_actor(
     so that all actions are about equally likely. Arguments as in
     :func:`~composerl.modules.gaussian_actor`.
     """
-    spaces = Spaces.of(env)
-    if not spaces.discrete:
-        raise ValueError(
-            "categorical_actor needs discrete actions, but this environment has float actions "
-            f"from {spaces.low} to {spaces.high}"
-        )
+    spaces = Spaces.of(env).require_discrete("categorical_actor")
     trunk = MLP(spaces.obs_dim, spaces.num_actions, hidden, activation=activation,
                 layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
     head = _CategoricalHead(spaces, trunk, normalize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -62,6 +63,7 @@ def test_forms_stay_finite_and_keep_their_sign():
 
 
 @pytest.mark.parametrize("options", [{}, {"gamma": 0.9, "expert_terminated": 0.01}])
+@pytest.mark.filterwarnings("ignore:episodes end at different times")
 def test_the_environment_s_reward_is_kept_and_never_used(options):
     module = GAILReward(GIVEN, **options)
     noise = torch.randn(4, 1)
@@ -153,6 +155,24 @@ def test_an_expert_that_ends_early_makes_ending_worth_while():
     late = GAILReward(GIVEN, gamma=0.99, expert_terminated=0.5 / 5001)
     out = late(steps(living, list(range(0, 1000, 20))))["next", "reward"].squeeze(-1)
     assert out[0] < 0.1 * 99 * out[1]  # and the other way round
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("softplus", "positive: living is paid for"), ("log_d", "negative: ending is paid for")],
+)
+def test_warns_of_a_reward_of_one_sign_where_episodes_end(kind, message):
+    biased = GAILReward(GIVEN, kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        biased(steps([0.0, 1.0]))  # nothing ends
+        GAILReward(GIVEN, "airl")(steps([0.0, 1.0], [1]))
+        GAILReward(GIVEN, kind, gamma=0.9, expert_terminated=0.1)(steps([0.0, 1.0], [1]))
+    with pytest.warns(UserWarning, match=message):
+        biased(steps([0.0, 1.0], [1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        biased(steps([0.0, 1.0], [1]))  # once is enough
 
 
 @pytest.mark.parametrize(
