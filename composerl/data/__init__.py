@@ -22,6 +22,7 @@ from composerl.data.statistics import monte_carlo_returns, return_scale, summari
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
     from composerl.data.collector import VectorCollector
+    from composerl.data.experts import ExpertBuffer, load_experts
     from composerl.data.imagine import ModelEnv, branched_rollouts, length_schedule
     from composerl.data.model_buffer import ModelBuffer
     from composerl.data.online import MixedBuffer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEHAVIOURS",
     "Dataset",
+    "ExpertBuffer",
     "MixedBuffer",
     "ModelBuffer",
     "ModelEnv",
@@ -42,6 +44,7 @@ __all__ = [
     "generate",
     "length_schedule",
     "load_dataset",
+    "load_experts",
     "monte_carlo_returns",
     "read_dataset",
     "return_scale",
@@ -51,6 +54,7 @@ __all__ = [
 
 
 _NEED_TORCH = {
+    "ExpertBuffer": "composerl.data.experts",
     "MixedBuffer": "composerl.data.online",
     "ModelBuffer": "composerl.data.model_buffer",
     "ModelEnv": "composerl.data.imagine",
@@ -61,6 +65,7 @@ _NEED_TORCH = {
     "branched_rollouts": "composerl.data.imagine",
     "length_schedule": "composerl.data.imagine",
     "load_dataset": "composerl.data.buffer",
+    "load_experts": "composerl.data.experts",
 }
 
 

@@ -26,7 +26,7 @@ from composerl.data.statistics import monte_carlo_returns
 from composerl.data.tables import Home, Tables, layout
 from composerl.spaces import Spaces
 
-__all__ = ["OfflineBuffer", "load_dataset"]
+__all__ = ["OfflineBuffer", "inner_bounds", "load_dataset"]
 
 _INSIDE = 1e-5  # of half an action's range: atanh of a bound itself is infinite
 _CHUNK = 8192
@@ -70,7 +70,7 @@ def load_dataset(
         say(f"{data.source}: {data.dropped} rows dropped, whose next observation is of another "
             f"episode or missing{kept}")  # fmt: skip
     if not spaces.discrete:
-        data = replace(data, actions=np.clip(data.actions, *_inner_bounds(spaces)))
+        data = replace(data, actions=np.clip(data.actions, *inner_bounds(spaces)))
     return OfflineBuffer(
         data,
         batch_size=batch_size,
@@ -233,7 +233,7 @@ def _columns(data: Dataset, extra: dict[str, np.ndarray]) -> dict[Home, torch.Te
     }
 
 
-def _inner_bounds(spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
+def inner_bounds(spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
     """The action bounds moved in by a hair, and by one float32 at least."""
     low, high = np.asarray(spaces.low), np.asarray(spaces.high)
     margin = np.where(np.isfinite(high - low), _INSIDE * 0.5 * (high - low), 0.0)

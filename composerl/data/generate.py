@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from composerl.data.behaviours import Noise, act, controller_for, random_share
+from composerl.data.behaviours import Controller, Noise, act, controller_for, random_share
 from composerl.data.checks import KEYS
 from composerl.data.dataset import Dataset
 from composerl.data.formats import read_npz
 from composerl.spaces import Spaces, open_gym
 
-__all__ = ["cache_dir", "generate"]
+__all__ = ["cache_dir", "generate", "play_episodes"]
 
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
@@ -122,8 +123,39 @@ def _roll_out(
     finally:
         for lane in envs:
             lane.close()
+    return _joined(finished, spaces, size, source)
+
+
+def play_episodes(
+    env: str | Callable[[], gym.Env],
+    controller: Controller | None,
+    episodes: int,
+    seed: int,
+    source: str,
+) -> Dataset:
+    """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
+    spaces, behaviour = Spaces.of(env), "random" if controller is None else "scripted"
+    envs = [open_gym(env) for _ in range(min(_LANES, episodes))]
+    finished: list[_Episode] = []
+    try:
+        while len(finished) < episodes:
+            numbers = range(len(finished), min(len(finished) + len(envs), episodes))
+            lanes = [
+                _Episode(lane, spaces, behaviour, seed, number)
+                for lane, number in zip(envs, numbers, strict=False)
+            ]
+            _play(lanes, controller, spaces, room=sys.maxsize)
+            finished += lanes
+    finally:
+        for lane in envs:
+            lane.close()
+    return _joined(finished, spaces, sum(map(len, finished)), source)
+
+
+def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) -> Dataset:
+    """The first ``size`` steps of the episodes; the last one ends there."""
     columns = {
-        key: np.stack([row for episode in finished for row in episode.rows[key]][:size])
+        key: np.stack([row for episode in episodes for row in episode.rows[key]][:size])
         for key in KEYS
     }
     columns["timeouts"][-1] = True

@@ -6,33 +6,45 @@ from composerl.losses.dynamics import DynamicsLoss
 from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
     advantage_weighted_loss,
+    clipped_objective,
     cql_penalty,
+    discriminator_loss,
     distance,
     expectile_loss,
+    gail_reward,
     gaussian_nll,
     gumbel_rescale_loss,
     quantile_huber_loss,
     squashed_sample,
     xql_value_loss,
 )
+from composerl.losses.gail import GAILLoss
 from composerl.losses.iql import IQLLoss
 from composerl.losses.iqn import IQNLoss
+from composerl.losses.ppo import ClipPPOLoss
+from composerl.losses.rewards import GAILReward
 from composerl.losses.sac import SACLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
     "CQLLoss",
+    "ClipPPOLoss",
     "DiscreteCQLLoss",
     "DynamicsLoss",
     "FQFLoss",
+    "GAILLoss",
+    "GAILReward",
     "IQLLoss",
     "IQNLoss",
     "SACLoss",
     "XQLLoss",
     "advantage_weighted_loss",
+    "clipped_objective",
     "cql_penalty",
+    "discriminator_loss",
     "distance",
     "expectile_loss",
+    "gail_reward",
     "gaussian_nll",
     "gumbel_rescale_loss",
     "quantile_huber_loss",

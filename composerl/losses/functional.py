@@ -16,9 +16,12 @@ from torch import Tensor
 
 __all__ = [
     "advantage_weighted_loss",
+    "clipped_objective",
     "cql_penalty",
+    "discriminator_loss",
     "distance",
     "expectile_loss",
+    "gail_reward",
     "gaussian_nll",
     "gumbel_rescale_loss",
     "quantile_huber_loss",
@@ -33,6 +36,7 @@ _DISTANCES = {
     "huber": partial(F.huber_loss, delta=20.0),
 }
 DISTANCES = tuple(_DISTANCES)
+GAIL_REWARDS = ("softplus", "log_d", "airl")
 
 #: Per dimension, what the log-density of a squashed Gaussian loses whatever is drawn.
 _SQUASHED = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
@@ -125,6 +129,22 @@ def advantage_weighted_loss(
     return -weight * log_prob
 
 
+def clipped_objective(ratio: Tensor, advantage: Tensor, clip_epsilon: float | Tensor) -> Tensor:
+    r"""PPO's objective as a loss, :math:`-\min(\rho A, \mathrm{clip}(\rho, 1 \pm \epsilon) A)`.
+
+    Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7.
+
+    Args:
+        ratio: :math:`\rho`, of the action's probabilities now and then. Gradients flow through it,
+            but not where it is beyond the clip in the direction that the advantage asks for.
+        advantage: ``A``, same shape; detached here.
+        clip_epsilon: larger allows longer steps.
+    """
+    advantage = advantage.detach()
+    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
+    return -torch.minimum(ratio * advantage, clipped * advantage)
+
+
 def cql_penalty(
     q_samples: Tensor,
     log_density: Tensor,
@@ -156,6 +176,36 @@ def cql_penalty(
         q_samples = torch.cat([q_samples[:, :uniform], floored], 1)
     z = (q_samples - log_density) / temperature
     return temperature * z.logsumexp(1) - q_data
+
+
+def discriminator_loss(logits: Tensor, label: float | Tensor) -> Tensor:
+    r"""Binary cross entropy of logits, :math:`\mathrm{softplus}(l) - y \, l`.
+
+    Reference: Ho & Ermon 2016, https://arxiv.org/abs/1606.03476, equation 17 (whose D is the
+    probability of the *policy*; here it is that of the expert).
+
+    Args:
+        logits: :math:`l`, any shape. Gradients flow through it.
+        label: :math:`y`, 1 for the expert's rows and 0 for the policy's.
+    """
+    return F.softplus(logits) - label * logits
+
+
+def gail_reward(logits: Tensor, kind: str = "softplus") -> Tensor:
+    r"""What the policy is paid for looking like the expert, from the discriminator's logits.
+
+    With D the probability that a pair is the expert's:
+
+    - ``softplus``: :math:`-\log(1 - D)`. Never negative, so that staying alive is paid for;
+    - ``log_d``: :math:`\log D`. Never positive, so that ending early is paid for;
+    - ``airl``: the logits, :math:`\log D - \log(1 - D)`, of both signs (Fu et al. 2018,
+      https://arxiv.org/abs/1710.11248).
+    """
+    if kind not in GAIL_REWARDS:
+        raise ValueError(f"the reward must be one of {GAIL_REWARDS}, got {kind!r}")
+    if kind == "airl":
+        return logits
+    return F.softplus(logits) if kind == "softplus" else -F.softplus(-logits)
 
 
 def gaussian_nll(error: Tensor, log_var: Tensor) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
+from composerl.modules.categorical import categorical_actor
 from composerl.modules.critics import twin_q, value
+from composerl.modules.discriminator import Discriminator, RunningNormalize, discriminator
 from composerl.modules.dynamics import Ensemble, ensemble
 from composerl.modules.mlp import MLP, Normalize
 from composerl.modules.quantile import FractionProposal, QuantileNetwork
@@ -16,13 +18,17 @@ from composerl.spaces import Spaces
 __all__ = [
     "MLP",
     "Actor",
+    "Discriminator",
     "Ensemble",
     "FractionProposal",
     "Normalize",
     "QuantileActor",
     "QuantileNetwork",
+    "RunningNormalize",
     "Trunk",
     "build",
+    "categorical_actor",
+    "discriminator",
     "ensemble",
     "fqf_network",
     "gaussian_actor",
@@ -34,6 +40,7 @@ __all__ = [
 
 #: The closed list of networks that a policy file may name.
 _ACTORS = {
+    "categorical_actor": categorical_actor,
     "fqf_network": fqf_network,
     "gaussian_actor": gaussian_actor,
     "iqn_network": iqn_network,

@@ -10,10 +10,12 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from composerl.losses import (
+    ClipPPOLoss,
     CQLLoss,
     DiscreteCQLLoss,
     DynamicsLoss,
     FQFLoss,
+    GAILLoss,
     IQLLoss,
     IQNLoss,
     SACLoss,
@@ -21,6 +23,8 @@ from composerl.losses import (
 )
 from composerl.modules import (
     MLP,
+    categorical_actor,
+    discriminator,
     ensemble,
     fqf_network,
     gaussian_actor,
@@ -116,12 +120,41 @@ def fqf(**options: Any) -> tuple[FQFLoss, TensorDict]:
     return FQFLoss(actor.value_network, actor.fraction_network, **options), discrete_batch()
 
 
+def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]:
+    """Policy and expert rows in pairs; ``actions=None`` makes them continuous."""
+    torch.manual_seed(0)
+    spaces = BOX if actions is None else Spaces(obs_shape=(3,), num_actions=actions)
+    policy, expert = (continuous_batch(16) if actions is None else discrete_batch(16)).chunk(2)
+    batch = policy.select("observation", "action").clone()
+    batch["expert"] = expert.select("observation", "action").clone()
+    return GAILLoss(discriminator(spaces, (8,)), num_actions=actions, **options), batch
+
+
+def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any, TensorDict]:
+    """Annotated steps; ``actions=None`` makes them continuous, acted by what ``make`` makes."""
+    torch.manual_seed(0)
+    spaces = BOX if actions is None else Spaces(obs_shape=(3,), num_actions=actions)
+    actor = (make or categorical_actor)(spaces, (8,))
+    batch = continuous_batch() if actions is None else discrete_batch(actions=actions)
+    rows = len(batch)
+    batch = batch.select("observation", "action")
+    loss = ClipPPOLoss(actor, value(spaces, (8,)), **options)
+    loss.annotate(batch)
+    batch["action_log_prob"] += torch.linspace(-0.5, 0.5, rows)
+    batch["advantage"] = torch.linspace(-1, 2, rows).unsqueeze(-1)
+    batch["value_target"] = torch.linspace(3, -1, rows).unsqueeze(-1)
+    batch["state_value"] = torch.linspace(1, -1, rows).unsqueeze(-1)
+    return loss, batch
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "CQLLoss": (cql, {}),
+    "ClipPPOLoss": (ppo, {"num_actions": 3}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
     "DynamicsLoss": (dynamics, {}),
     "FQFLoss": (fqf, {"num_actions": 3}),
+    "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "IQNLoss": (iqn, {"num_actions": 3}),
     "SACLoss": (sac, {}),

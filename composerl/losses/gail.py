@@ -1,0 +1,260 @@
+"""Generative adversarial imitation learning: the discriminator's side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+import torch.nn.functional as F
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, dispatch
+from torch import Tensor
+
+from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.functional import discriminator_loss
+from composerl.losses.reading import action_index, read
+
+__all__ = ["GAILLoss"]
+
+
+class GAILLoss(LeanLoss):
+    r"""A discriminator that tells an expert's state-action pairs from a policy's.
+
+    Paper: Ho & Ermon 2016, https://arxiv.org/abs/1606.03476. With logits l(s, a), labels y of 1
+    for the expert and 0 for the policy, and BCE the cross entropy softplus(l) - y l
+
+    .. math::
+        L = \tfrac12 E_{expert}[BCE(l, 1) - c_H H(l)] + \tfrac12 E_{\pi}[BCE(l, 0) - c_H H(l)]
+
+    whose minimum (:math:`c_H = 0`) is :math:`l = \log p_{expert} / p_\pi`. The policy is trained
+    by another loss on rewards made of the logits, see :class:`~composerl.losses.GAILReward`.
+
+    Difference to ``torchrl.objectives.GAILLoss``: the cross entropy is that of *logits* (there the
+    network has to end in a sigmoid); the two batches may differ in size, and each counts half; the
+    gradient penalty mixes whole rows, one weight each; outputs that are minimised are named so.
+
+    Args:
+        discriminator_network: reads observation and action (its two ``in_keys``, in this order),
+            writes ``logits`` ``(batch, 1)``; :func:`~composerl.modules.discriminator` makes one.
+
+    Keyword Args:
+        num_actions: for discrete actions, how many there are; the network gets them one-hot.
+        gp_lambda: weight of the gradient penalty :math:`\lambda (\|\nabla l(x)\| - 1)^2` at
+            mixtures ``x`` of expert and policy rows; larger is smoother. 0 leaves it out; 10 is
+            usual (Gulrajani et al. 2017, https://arxiv.org/abs/1704.00028).
+        entropy_coeff: :math:`c_H`, larger values keep the discriminator undecided.
+        label_smoothing: labels become 1 - s and s, s in [0, 0.5): bounds the optimal logits by
+            log((1 - s) / s), and the reward with them.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads ``observation``, ``action`` (the policy's; floats, or integers ``(B,)`` or ``(B, 1)``, or
+    one-hot) and ``("expert", "observation")``, ``("expert", "action")``; other names by
+    ``set_keys``, for example TorchRL's own, ``set_keys(observation="collector_observation",
+    action="collector_action", expert_observation="expert_observation",
+    expert_action="expert_action")``. Batches of different sizes are entries of a TensorDict without
+    batch size, or keyword arguments; their first dimension counts the rows. If the TensorDict has
+    a batch size, rows are pairs of one policy and one expert row each. ``("collector", "mask")``
+    and ``priority_weight``, if present, apply to the policy's rows, and to the expert's if paired.
+    The penalty mixes policy row i with expert row i modulo their number, so that the order of a
+    batch should be random.
+
+    Returns ``loss_discriminator``, with a penalty ``loss_gradient_penalty``, and, detached,
+    ``accuracy_expert``, ``accuracy_policy`` (shares of rows told right), ``logits_expert``,
+    ``logits_policy`` (means) and ``entropy`` (of the decision, in nats). With ``"none"`` the loss
+    has the policy's rows, to each of which half the expert's mean is added where they are unpaired.
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import GAILLoss
+        >>> from composerl.modules import discriminator
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> spaces = Spaces(obs_shape=(4,), num_actions=2)
+        >>> loss = GAILLoss(discriminator(spaces), num_actions=2)
+        >>> expert = TensorDict(
+        ...     {"observation": torch.randn(16, 4), "action": torch.randint(2, (16,))}, [16])
+        >>> out = loss(TensorDict({"observation": torch.randn(8, 4),
+        ...                        "action": torch.randint(2, (8,)), "expert": expert}))
+        >>> out["loss_discriminator"].shape
+        torch.Size([])
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        observation: NestedKey = "observation"
+        action: NestedKey = "action"
+        expert_observation: NestedKey = ("expert", "observation")
+        expert_action: NestedKey = ("expert", "action")
+        discriminator_pred: NestedKey = "logits"
+        priority_weight: NestedKey = "priority_weight"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+    default_value_estimator = None
+    out_keys = [  # noqa: RUF012
+        "loss_discriminator", "accuracy_expert", "accuracy_policy", "logits_expert",
+        "logits_policy", "entropy",
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        discriminator_network: TensorDictModule,
+        *,
+        num_actions: int | None = None,
+        gp_lambda: float = 0.0,
+        entropy_coeff: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        check_number("gp_lambda", gp_lambda, 0, inf, ends="[)")
+        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
+        check_number("label_smoothing", label_smoothing, 0, 0.5, ends="[)")
+        if num_actions is not None and (not isinstance(num_actions, int) or num_actions < 2):
+            raise ValueError(f"num_actions must be an integer of at least 2, got {num_actions!r}")
+        if len(discriminator_network.in_keys) != 2:
+            raise ValueError(
+                "discriminator_network must read two entries, observation and action, "
+                f"got in_keys {discriminator_network.in_keys}"
+            )
+        self.discriminator_network = discriminator_network
+        self.num_actions = num_actions
+        self.penalised = gp_lambda > 0
+        if self.penalised:
+            self.out_keys = [*self.out_keys, "loss_gradient_penalty"]
+        self.register_buffer("gp_lambda", torch.tensor(float(gp_lambda)))
+        self.register_buffer("entropy_coeff", torch.tensor(float(entropy_coeff)))
+        self.register_buffer("label_smoothing", torch.tensor(float(label_smoothing)))
+
+    def _set_in_keys(self) -> None:
+        keys = self.tensor_keys
+        self._in_keys = [
+            keys.observation, keys.action, keys.expert_observation, keys.expert_action
+        ]  # fmt: skip
+
+    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
+        self._set_in_keys()  # nothing is estimated, but the keys may have new names
+
+    @dispatch(auto_batch_size=False)
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the discriminator on a batch of each side."""
+        keys = self.tensor_keys
+        paired = len(tensordict.batch_size) > 0
+        policy = tensordict if paired else self._as_rows(tensordict)
+        mask = self._mask(policy)
+        obs, action = self._pairs(
+            tensordict, keys.observation, keys.action, policy.batch_size, mask
+        )
+        rows = policy.batch_size if paired else read(tensordict, keys.expert_observation).shape[:1]
+        expert_obs, expert_action = self._pairs(
+            tensordict, keys.expert_observation, keys.expert_action, rows, mask if paired else None
+        )
+        logits = self._logits(torch.cat([obs, expert_obs]), torch.cat([action, expert_action]))
+        label = torch.zeros_like(logits)
+        label[len(obs) :] = 1
+        loss, entropy = self._rows(logits, label)
+        right = ((logits > 0) == (label > 0)).to(logits.dtype)
+
+        def split(x: Tensor) -> tuple[Tensor, Tensor]:
+            return x[: len(obs)].reshape(policy.batch_size), x[len(obs) :].reshape(rows)
+
+        reduce, average = self._reducer(policy, mask)
+        average_expert = average
+        if not paired:
+            average_expert = torch.mean if self.reduction != "none" else torch.clone
+
+        def halves(x: Tensor) -> Tensor:
+            mine, theirs = split(x)
+            return 0.5 * (mine + (theirs if paired else theirs.mean()))
+
+        (right_policy, right_expert), (l_policy, l_expert) = split(right), split(logits.detach())
+        out = {
+            "loss_discriminator": reduce(halves(loss)),
+            "accuracy_expert": average_expert(right_expert),
+            "accuracy_policy": average(right_policy),
+            "logits_expert": average_expert(l_expert),
+            "logits_policy": average(l_policy),
+            "entropy": average(halves(entropy)),
+        }
+        if self.penalised:
+            penalty = self._gradient_penalty(obs, action, expert_obs, expert_action)
+            out["loss_gradient_penalty"] = reduce(penalty.reshape(policy.batch_size))
+        return TensorDict(out, policy.batch_size if paired and self.reduction == "none" else [])
+
+    def _as_rows(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What concerns the policy's rows, with their number as its batch size."""
+        keys = self.tensor_keys
+        rows = read(tensordict, keys.observation).shape[:1]
+        entries = {
+            key: value
+            for key in (*self._loss_mask_keys(), keys.priority_weight)
+            if (value := tensordict.get(key, None)) is not None
+        }
+        for key, value in entries.items():
+            if value.shape[:1] != rows:
+                raise ValueError(
+                    f"entry {key!r} has {value.shape[:1].numel()} rows, but {keys.observation!r} "
+                    f"has {rows.numel()}"
+                )
+        return TensorDict(entries, rows)
+
+    def _pairs(
+        self,
+        batch: TensorDictBase,
+        observation_key: NestedKey,
+        action_key: NestedKey,
+        rows: torch.Size,
+        mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Observations and float actions of one side, in rows."""
+        observation, action = read(batch, observation_key), read(batch, action_key)
+        if self.num_actions is not None:
+            index = action_index(action, self.num_actions, rows, action_key)
+            action = F.one_hot(index, self.num_actions).to(self.gp_lambda.dtype)
+        elif action.ndim != len(rows) + 1 or action.shape[:-1] != rows:
+            raise ValueError(
+                f"entry {action_key!r} must be floats of shape {(*rows, 'actions')}, got "
+                f"{action.dtype} of shape {tuple(action.shape)}; discrete ones need num_actions"
+            )
+        if mask is not None:  # NaN in padding would reach every gradient as 0 * NaN
+            observation, action = (
+                x.masked_fill(~mask.reshape(*rows, *[1] * (x.ndim - len(rows))), 0)
+                for x in (observation, action)
+            )
+        return observation.flatten(0, len(rows) - 1), action.flatten(0, len(rows) - 1)
+
+    def _logits(self, observation: Tensor, action: Tensor) -> Tensor:
+        network, key = self.discriminator_network, self.tensor_keys.discriminator_pred
+        inputs = dict(zip(network.in_keys, (observation, action), strict=True))
+        rows = TensorDict._new_unsafe(inputs, observation.shape[:1])
+        return self._value(network, rows, key)
+
+    def _rows(self, logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Per row: the loss with its entropy bonus, and the entropy without gradient."""
+        loss = discriminator_loss(logits, label.lerp(1 - label, self.label_smoothing))
+        # of a coin that shows "expert" with probability sigmoid(logits)
+        entropy = F.softplus(logits) - logits * logits.sigmoid()
+        return loss - self.entropy_coeff * entropy, entropy.detach()
+
+    def _gradient_penalty(
+        self, obs: Tensor, action: Tensor, expert_obs: Tensor, expert_action: Tensor
+    ) -> Tensor:
+        """Per policy row: how far the slope of the logits is from 1 somewhere towards an expert."""
+        if len(expert_obs) != len(obs):
+            index = torch.arange(len(obs), device=obs.device) % len(expert_obs)
+            expert_obs, expert_action = expert_obs[index], expert_action[index]
+        kind = self.gp_lambda.dtype
+        share = torch.rand(len(obs), dtype=kind, device=obs.device)
+
+        def mix(a: Tensor, b: Tensor) -> Tensor:
+            weight = share.reshape(-1, *[1] * (a.ndim - 1))
+            return b.to(kind).lerp(a.to(kind), weight)
+
+        # Rows do not interact, so the gradient of the sum is that of each row. torch.autograd.grad
+        # would do as well, but a compiled graph cannot hold it.
+        slopes = torch.func.grad(lambda *pair: self._logits(*pair).sum(), argnums=(0, 1))(
+            mix(expert_obs, obs), mix(expert_action, action)
+        )
+        norm = torch.cat([slope.flatten(1) for slope in slopes], 1).norm(dim=1)
+        return self.gp_lambda * (norm - 1).square()

@@ -1,0 +1,130 @@
+"""GAIL, generative adversarial imitation (Ho & Ermon 2016): online, from demonstrations.
+
+A discriminator learns to tell the expert's state-action pairs from the policy's, and PPO trains
+the policy to deceive it. The environment's own reward is logged and never learned from.
+
+The defaults suit CartPole. For Pendulum:
+--env Pendulum-v1 --demonstrations 20 --steps 150000 --rollout 2048 --gamma 0.95.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from composerl.config import RunConfig, cli
+
+if TYPE_CHECKING:
+    from composerl import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "CartPole-v1"
+    steps: int = 25_000
+    expert: str = "scripted"
+    """Behaviour (scripted, random), a file (npz, HDF5, Minari) or a run directory of composerl."""
+    demonstrations: int = 10
+    """Episodes of the expert."""
+    subsample: int = 1
+    """Keep every so many-th step of a demonstration; the paper has 20."""
+    bc_steps: int = 0
+    """Updates of behaviour cloning before the first step; its return is logged."""
+    num_envs: int = 8
+    """Environments stepped together."""
+    rollout: int = 1024
+    """Environment steps between two updates of the policy, over all environments."""
+    reward: Literal["softplus", "log_d", "airl"] = "softplus"
+    """Form of the imitation reward: -log(1 - D), log D or the logits."""
+    absorbing: bool = True
+    """Judge the ends of episodes, too; else softplus pays for living and log_d for ending."""
+    judge_updates: int = 8
+    """Updates of the discriminator for each rollout."""
+    judge_lr: float = 1e-3
+    """Its learning rate."""
+    gradient_penalty: float = 0.0
+    """Weight of its gradient penalty; larger is smoother."""
+    spectral_norm: bool = False
+    """Bound its slope by the spectral norm of its layers."""
+    epochs: int = 10
+    """Passes of PPO over a rollout."""
+    batch_size: int = 128
+    """Steps in a minibatch of PPO; pairs of each side in one of the discriminator."""
+    lr: float = 1e-3
+    """Learning rate of policy and value; falls linearly to 0 over the run."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of all three networks."""
+    gamma: float = 0.99
+    """Discount."""
+    gae_lambda: float = 0.95
+    """Between 0 (advantages of one step) and 1 (of the whole return)."""
+    clip: float = 0.2
+    """PPO's clip of the probability ratio."""
+    value_clip: float | None = None
+    """Clip the change of the value estimates, too."""
+    entropy_coeff: float = 0.01
+    """Weight of the policy's entropy bonus."""
+    max_grad_norm: float | None = 0.5
+    """Clip gradients of policy and value to this global norm."""
+
+
+def main(cfg: Config) -> Policy:
+    import torch
+    from torchrl.objectives import BCLoss
+    from torchrl.objectives.value import GAE
+
+    from composerl import Policy, Run, Update
+    from composerl.data import VectorCollector, load_experts
+    from composerl.envs import make_env
+    from composerl.losses import ClipPPOLoss, GAILLoss, GAILReward
+    from composerl.modules import categorical_actor, discriminator, gaussian_actor, value
+    from composerl.spaces import Spaces
+    from composerl.update import linear
+
+    run = Run(cfg)
+    spaces = Spaces.of(cfg.env)
+    experts = load_experts(cfg.expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
+                           subsample=cfg.subsample, batch_size=cfg.batch_size)  # fmt: skip
+    make_actor = categorical_actor if spaces.discrete else gaussian_actor
+    actor = make_actor(spaces, cfg.hidden, activation="tanh", init="orthogonal")
+    critic = value(spaces, cfg.hidden, activation="tanh", init="orthogonal")
+    ppo = ClipPPOLoss(actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,
+                      entropy_coeff=cfg.entropy_coeff).to(cfg.device)  # fmt: skip
+    update = Update(ppo, lr=cfg.lr, schedule=linear(cfg.steps * cfg.epochs // cfg.batch_size),
+                    max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
+    judge = discriminator(spaces, cfg.hidden, spectral_norm=cfg.spectral_norm)
+    gail = GAILLoss(judge, num_actions=spaces.num_actions, gp_lambda=cfg.gradient_penalty)
+    update_judge = Update(gail.to(cfg.device), lr=cfg.judge_lr, compile=cfg.compile)
+    ends = experts.terminated if cfg.absorbing else None
+    reward = GAILReward(judge, cfg.reward, gamma=cfg.gamma, expert_terminated=ends)
+    gae = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
+    collector = VectorCollector(make_env(cfg.env, cfg.num_envs), actor,
+                                frames_per_batch=cfg.rollout, seed=cfg.seed)  # fmt: skip
+
+    baselines = {"expert/return": experts.mean_return}
+    if cfg.bc_steps:
+        clone = Update(BCLoss(actor), lr=cfg.lr)
+        for _ in range(cfg.bc_steps):
+            clone(experts.sample())
+        baselines["bc/return"] = Policy(actor, cfg.env).evaluate(cfg.eval_episodes).mean
+
+    run.track(update=update, update_judge=update_judge, experts=experts, collector=collector)
+    for _ in run.steps(cfg.steps, by=cfg.rollout):
+        batch = collector.next().to(cfg.device)
+        pairs = batch.select("observation", "action").reshape(-1)
+        judge.observe(pairs["observation"], experts.sample(len(pairs))["observation"])
+        for _ in range(cfg.judge_updates):
+            mine = pairs[torch.randint(len(pairs), (cfg.batch_size,))]
+            metrics = update_judge(mine.set("expert", experts.sample()))
+            run.log({f"judge/{name}": number for name, number in metrics.items()})
+        rows = gae(reward(ppo.annotate(batch))).select(*ppo.in_keys).reshape(-1)
+        for _ in range(cfg.epochs):
+            for minibatch in rows[torch.randperm(len(rows))].split(cfg.batch_size):
+                run.log(update(minibatch))
+        run.log(collector.metrics() | baselines)
+        run.evaluate(actor)
+    return run.finish(actor)
+
+
+if __name__ == "__main__":
+    cli(Config, main)
