@@ -6,18 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.collectors import Collector
-from torchrl.data import Categorical
-from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, TransformedEnv
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
 from composerl.console import say
+from composerl.data.live import Live, for_gym, gym_environments
 
 __all__ = ["VectorCollector"]
 
@@ -84,7 +82,7 @@ class VectorCollector(Collector):
         parameters = policy.parameters() if isinstance(policy, nn.Module) else iter(())
         self._policy_home = next((p.device for p in parameters), torch.device("cpu"))
         self._envs = gym_environments(self.env) if _plain(kwargs) else None
-        self._live: _Live | None = None
+        self._live: Live | None = None
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self.episodes = 0
         if self._envs is not None and self._explore is None:
@@ -191,7 +189,7 @@ class VectorCollector(Collector):
             obs[:, t] = live.obs
             ids[:, t] = live.ids
             written.append(self._act(live.obs))
-            actions = _for_gym(written[-1]["action"], envs[0].action_space)
+            actions = for_gym(written[-1]["action"], envs[0].action_space)
             for i, env in enumerate(envs):
                 seen, gained, ended, cut, _ = env.step(actions[i])
                 next_obs[i, t] = seen
@@ -236,12 +234,12 @@ class VectorCollector(Collector):
         out = self._wrapped_policy(data.to(self._policy_home)).cpu()
         return {key: value for key, value in out.items() if key != "observation"}
 
-    def _from_carrier(self) -> _Live:
+    def _from_carrier(self) -> Live:
         """The state that TorchRL's constructor or reset has left."""
         number = len(self._envs)
         obs = self._carrier.get("observation")
         ids = self._carrier.get(("collector", "traj_ids"), None)
-        return _Live(
+        return Live(
             obs.reshape(number, *obs.shape[len(self.env.batch_size) :]).cpu().numpy().copy(),
             np.zeros(number, np.int64) if ids is None else ids.reshape(-1).cpu().numpy().copy(),
         )
@@ -257,11 +255,11 @@ class VectorCollector(Collector):
         shape = carried.shape[len(self.env.batch_size) :]
         obs = np.empty((number, *shape), carried.cpu().numpy().dtype)
         ids = self._traj_pool.get_traj_and_increment(number).numpy().copy()
-        self._live = _Live(obs, ids)
+        self._live = Live(obs, ids)
         for i in range(number):
             obs[i] = self._reset(self._live, i)
 
-    def _reset(self, live: _Live, i: int) -> Any:
+    def _reset(self, live: Live, i: int) -> Any:
         """Start the next episode of environment i; returns its first observation."""
         live.actions[i] = []
         if self._seed is None:
@@ -270,7 +268,7 @@ class VectorCollector(Collector):
         live.started[i] += 1
         return self._envs[i].reset(seed=int(state[0]))[0]
 
-    def _next_episode(self, live: _Live, i: int) -> Any:
+    def _next_episode(self, live: Live, i: int) -> Any:
         self.recent.append((live.returns[i], live.lengths[i]))
         self.episodes += 1
         live.returns[i], live.lengths[i] = 0.0, 0
@@ -278,9 +276,9 @@ class VectorCollector(Collector):
             live.ids[i] = self._traj_pool.get_traj_and_increment().item()
         return self._reset(live, i)
 
-    def _play_again(self, saved: dict[str, Any]) -> _Live:
+    def _play_again(self, saved: dict[str, Any]) -> Live:
         """Bring the environments to where they were: the same seeds, the same actions."""
-        live = _Live.from_state_dict(saved)
+        live = Live.from_state_dict(saved)
         for i, actions in enumerate(live.actions):
             live.started[i] -= 1
             seen, over = self._reset(live, i), False
@@ -301,7 +299,7 @@ class VectorCollector(Collector):
         """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""
         number = max(1, self.n_env)
         if self._live is None:
-            self._live = _Live(np.zeros((number, 0)), np.zeros(number, np.int64))
+            self._live = Live(np.zeros((number, 0)), np.zeros(number, np.int64))
         reward = batch["next", "reward"].reshape(number, -1).tolist()
         done = batch["next", "done"].reshape(number, -1).tolist()
         for i, (gains, ends) in enumerate(zip(reward, done, strict=True)):
@@ -312,74 +310,6 @@ class VectorCollector(Collector):
                     self.recent.append((self._live.returns[i], self._live.lengths[i]))
                     self.episodes += 1
                     self._live.returns[i], self._live.lengths[i] = 0.0, 0
-
-
-class _Live:
-    """Where the environments stand between two steps."""
-
-    def __init__(self, obs: np.ndarray, ids: np.ndarray) -> None:
-        number = len(obs)
-        self.obs = obs
-        self.ids = ids
-        self.returns = [0.0] * number
-        self.lengths = [0] * number
-        self.started = [0] * number  # episodes so far, this one included
-        self.actions: list[list[Any]] = [[] for _ in range(number)]  # of this episode
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "obs": torch.from_numpy(self.obs.copy()),
-            "ids": torch.from_numpy(self.ids.copy()),
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "started": list(self.started),
-            "actions": [torch.from_numpy(np.array(actions)) for actions in self.actions],
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> _Live:
-        live = cls(state["obs"].numpy().copy(), state["ids"].numpy().copy())
-        live.returns, live.lengths = list(state["returns"]), list(state["lengths"])
-        live.started = list(state["started"])
-        # Integers as Python's, rows as numpy's, as the environments got them.
-        live.actions = [
-            actions.tolist() if actions.ndim == 1 else list(actions.numpy().copy())
-            for actions in state["actions"]
-        ]
-        return live
-
-
-def gym_environments(env: EnvBase) -> list[gym.Env] | None:
-    """The gymnasium environments behind a TorchRL one, if nothing but a cast lies in between."""
-    if isinstance(env, TransformedEnv):
-        transform = env.transform
-        layers = list(transform) if isinstance(transform, Compose) else [transform]
-        if any(type(layer) is not DoubleToFloat for layer in layers):
-            return None
-        env = env.base_env
-    if type(env) is not GymWrapper or env.wrapper_frame_skip != 1 or env.info_dict_reader:
-        return None
-    inner = env._env
-    if isinstance(inner, gym.vector.VectorEnv):
-        if type(inner) is not SyncVectorEnv:
-            return None
-        if inner.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-            return None
-        envs = list(inner.envs)
-    else:
-        envs = [inner]
-    space = envs[0].action_space
-    simple = isinstance(envs[0].observation_space, gym.spaces.Box) and (
-        isinstance(space, gym.spaces.Box)
-        or (isinstance(space, gym.spaces.Discrete) and isinstance(env.action_spec, Categorical))
-    )
-    return envs if simple else None
-
-
-def _for_gym(action: Tensor, space: gym.Space) -> Any:
-    if isinstance(space, gym.spaces.Discrete):
-        return (action.reshape(-1) + int(space.start)).tolist()
-    return action.numpy().reshape(-1, *space.shape).astype(space.dtype)  # a copy, theirs to change
 
 
 #: Options of TorchRL's collector that ask for nothing at a step; others do, unless off.
