@@ -131,8 +131,8 @@ def test_iqn4_target_action_has_fractions_of_its_own():
     loss = IQNLoss(network, num_target_quantiles=1, num_acting_quantiles=1, gamma=1.0)
     batch = transition(0, 0, 0.0, 0)
     torch.manual_seed(0)
-    targets = [loss(batch)["target_value"].item() for _ in range(2000)]
-    assert np.mean(targets) == pytest.approx(1.0, abs=0.05)  # deviation 0.41 / sqrt(2000)
+    targets = [loss(batch)["target_value"].item() for _ in range(800)]
+    assert np.mean(targets) == pytest.approx(1.0, abs=0.06)  # deviation 0.41 / sqrt(800)
 
 
 @pytest.mark.parametrize("name", ["num_quantiles", "num_target_quantiles", "num_acting_quantiles"])

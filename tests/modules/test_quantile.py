@@ -323,20 +323,20 @@ def test_fqf_acts_by_lengths_times_quantiles():
 
 @pytest.mark.parametrize("make", FACTORIES)
 def test_epsilon_is_the_share_of_uniform_actions(make):
-    """One greedy action g of 4: P(a != g) = epsilon * 3/4; 40,000 draws have deviation 0.0025."""
+    """One greedy action g of 4: P(a != g) = epsilon * 3/4; 4,000 draws have deviation 0.008."""
     torch.manual_seed(0)
-    actor = make(SPACES, (8, 8))
+    actor = make(SPACES, (8, 8), embedding_dim=2)
     with torch.no_grad():
         for p in actor.parameters():
             p.zero_()
         actor.value_network.head[-1].bias.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0]))
-    x = torch.zeros(40_000, 3)
+    x = torch.zeros(4000, 3)
     for epsilon in (0.0, 0.3, 1.0):
         actor.epsilon = epsilon
-        counts = actor.explore(x).bincount(minlength=4) / 40_000
+        counts = actor.explore(x).bincount(minlength=4) / 4000
         expected = torch.full((4,), epsilon / 4)
         expected[2] += 1 - epsilon
-        torch.testing.assert_close(counts, expected, atol=0.01, rtol=0)
+        torch.testing.assert_close(counts, expected, atol=0.025, rtol=0)
         assert (actor.greedy(x) == 2).all()
     with pytest.raises(ValueError, match=r"epsilon must be in \[0, 1\], got 1.5"):
         actor.epsilon = 1.5
