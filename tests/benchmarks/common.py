@@ -1,8 +1,9 @@
-"""What the benchmarks share: a batch of HalfCheetah's size, and interleaved measurement."""
+"""What the benchmarks share: a batch of HalfCheetah's size, time and memory of an update."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import warnings
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from time import process_time
 
 import torch
 from tensordict import TensorDict
+from torch.profiler import ProfilerActivity, profile
 from torchrl.objectives import LossModule, SoftUpdate
 
 from composerl.spaces import Spaces
@@ -84,3 +86,17 @@ def compare(variants: dict[str, Step], args: argparse.Namespace) -> None:
             pairs = zip(seconds, times[base], strict=True)
             line += f"   {statistics.median(a / b for a, b in pairs):5.2f} of {base}"
         print(line)
+
+
+def peak_memory(step: Step) -> float:
+    """The most that an update has allocated in tensors at a time, in MB, above its start.
+
+    Counted from torch's own allocations and releases: the peak of the whole process would hold
+    what the libraries load when they are first used.
+    """
+    step()  # makes what stays: optimizer state, targets
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        step()
+    events = record.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return max(itertools.accumulate(size for _, size in changes)) / 2**20

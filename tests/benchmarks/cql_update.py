@@ -3,12 +3,13 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/cql_update.py
 
 Sizes and method as in iql_update.py. TorchRL's loss has 3 values in its logsumexp, ours 30.
+Memory is the peak within one update, beyond parameters and optimizer state.
 """
 
 from __future__ import annotations
 
 import torch
-from common import SPACES, arguments, compare, stock_step, transitions
+from common import SPACES, arguments, compare, peak_memory, stock_step, transitions
 from torchrl.objectives import CQLLoss as StockCQLLoss
 
 from composerl.losses import CQLLoss
@@ -33,6 +34,8 @@ def main() -> None:
         "composerl": lambda: update(batch),
     }
     compare(variants, args)
+    for name, step in variants.items():
+        print(f"{name:24s} {peak_memory(step):8.1f} MB of tensors at the peak of an update")
 
 
 if __name__ == "__main__":
