@@ -90,7 +90,8 @@ def main(cfg: Config) -> Policy:
     critic = value(spaces, cfg.hidden, activation="tanh", init="orthogonal")
     ppo = ClipPPOLoss(actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,
                       entropy_coeff=cfg.entropy_coeff).to(cfg.device)  # fmt: skip
-    update = Update(ppo, lr=cfg.lr, schedule=linear(cfg.steps * cfg.epochs // cfg.batch_size),
+    updates = -(-cfg.steps // cfg.rollout) * cfg.epochs * -(-cfg.rollout // cfg.batch_size)
+    update = Update(ppo, lr=cfg.lr, schedule=linear(updates),
                     max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     judge = discriminator(spaces, cfg.hidden, spectral_norm=cfg.spectral_norm)
     gail = GAILLoss(judge, num_actions=spaces.num_actions, gp_lambda=cfg.gradient_penalty)
@@ -100,7 +101,6 @@ def main(cfg: Config) -> Policy:
     gae = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
     collector = VectorCollector(make_env(cfg.env, cfg.num_envs), actor,
                                 frames_per_batch=cfg.rollout, seed=cfg.seed)  # fmt: skip
-
     baselines = {"expert/return": experts.mean_return}
     if cfg.bc_steps:
         clone = Update(BCLoss(actor), lr=cfg.lr)
