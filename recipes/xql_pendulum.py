@@ -25,7 +25,7 @@ class Config(RunConfig):
     env: str = "Pendulum-v1"
     steps: int = 5000
     dataset: str = "mixed"
-    """Behaviour to generate (random, scripted, mixed) or a file: npz, D4RL HDF5, Minari."""
+    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
     dataset_size: int = 40_000
     """Transitions of a generated dataset."""
     dataset_seed: int = 0

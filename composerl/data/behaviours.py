@@ -1,4 +1,4 @@
-"""Behaviours that fill a dataset: random, scripted by a controller, or a mixture of both."""
+"""Behaviours that fill a dataset: random, scripted by a controller, or between the two."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ __all__ = ["BEHAVIOURS", "Noise", "act", "cartpole", "controller_for", "pendulum
 Controller = Callable[[np.ndarray], np.ndarray]
 """Maps (n, *obs) observations to n actions: (n, A) floats in the env's bounds, or (n,) ints."""
 
-BEHAVIOURS = ("random", "scripted", "mixed")
+BEHAVIOURS = ("random", "scripted", "noisy", "mixed")
 
 # Shares of random actions in a mixture. On Pendulum a third of noise hardly harms the controller
 # and a half does: the spread gives few good episodes, many bad ones, and all between.
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.0)
-_JITTER = 0.15  # standard deviation of the noise on a mixture's float actions, of half the range
+# Noise on a controller's own actions: a deviation in half ranges for floats, a share of random ones
+# for integers. Without any, the data's actions have no density, and CQL's penalty has no bound.
+_JITTER, _SLIPS = 0.15, 0.05
 _BLOCK = 64
 
 
@@ -86,7 +88,8 @@ class Noise:
     """
 
     def __init__(self, spaces: Spaces, share: float, jitter: bool, rng: np.random.Generator):
-        self._spaces, self._share, self._rng = spaces, share, rng
+        self._spaces, self._rng = spaces, rng
+        self._share = max(share, _SLIPS) if jitter and spaces.discrete else share
         self._jitter = _JITTER if jitter else 0.0
         self._next = _BLOCK
 

@@ -47,7 +47,7 @@ def load_dataset(
     """A dataset for an environment, checked, as a replay buffer; says so if rows had to be dropped.
 
     Args:
-        dataset: A behaviour (``random``, ``scripted``, ``mixed``) or the path of a file.
+        dataset: A behaviour (``random``, ``scripted``, ``noisy``, ``mixed``) or a file's path.
         env: The gymnasium id or factory that the dataset must fit.
         batch_size: Rows of a sample.
         size: Transitions to generate; a file is read whole.

@@ -55,8 +55,8 @@ def load_experts(
         data = play_episodes(env, _policy(path, spaces), _number(episodes, name), seed, name)
     elif path.suffix or os.sep in name or path.exists():
         data = _first(read_dataset(path), episodes)
-    elif name == "mixed":
-        raise ValueError("experts cannot be 'mixed': expected 'scripted', 'random' or a path")
+    elif name in ("noisy", "mixed"):
+        raise ValueError(f"experts cannot be {name!r}: expected 'scripted', 'random' or a path")
     else:
         label = env if isinstance(env, str) else getattr(env, "__name__", "a factory")
         controller = controller_for(label, name)

@@ -37,8 +37,9 @@ def generate(
 
     Args:
         env: A gymnasium id, or a factory (``random`` only, never cached).
-        behaviour: ``random``; ``scripted``, a hand-written controller; or ``mixed``, the
-            controller with a share of random actions that differs between episodes.
+        behaviour: ``random``; ``scripted``, a hand-written controller; ``noisy``, the controller
+            with a little noise on its actions, as experts' data are: good and narrow; or
+            ``mixed``, in which also a share of the actions is random and differs between episodes.
         size: Number of transitions.
         seed: Same arguments, same bytes.
         cache: Keep the result in ``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else
@@ -79,7 +80,7 @@ class _Episode:
         sequence = np.random.SeedSequence(seed, spawn_key=(index,))
         share = random_share(behaviour, seed, index)
         rng = np.random.default_rng(sequence.spawn(1)[0])
-        self.noise = Noise(spaces, share, behaviour == "mixed", rng)
+        self.noise = Noise(spaces, share, behaviour in ("noisy", "mixed"), rng)
         self.ended = False
         self._env, self._spaces = env, spaces
         self.observation = np.array(env.reset(seed=int(sequence.generate_state(1)[0]))[0])

@@ -191,7 +191,7 @@ def test_a_behaviour_by_name_prints_nothing(capfd):
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("expert", ValueError, "unknown dataset 'expert'.*random, scripted, mixed"),
+        ("expert", ValueError, "unknown dataset 'expert'.*random, scripted, noisy, mixed"),
         ("nothing.npz", FileNotFoundError, r"dataset nothing.npz does not exist"),
         ("some/where", FileNotFoundError, r"dataset some/where does not exist"),
     ],

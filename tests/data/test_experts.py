@@ -161,6 +161,7 @@ def test_a_poisoned_policy_runs_nothing(tmp_path):
         ("scripted", {"subsample": 0}, "subsample of the experts must be"),
         ("scripted", {"episodes": None}, "say how many episodes"),
         ("mixed", {}, "experts cannot be 'mixed'"),
+        ("noisy", {}, "experts cannot be 'noisy'"),
         ("scipted", {}, "unknown dataset 'scipted'"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from composerl.data import generate, validate
+from composerl.data.behaviours import cartpole, pendulum
 from composerl.data.checks import KEYS
 from composerl.spaces import Spaces
 
@@ -53,6 +54,23 @@ def test_scripted_cartpole_balances():
     data = generate("CartPole-v1", "scripted", 5_000, 0)
     assert data.returns().mean() > 450
     assert data.actions.dtype == np.int64
+
+
+def test_noisy_pendulum_is_good_and_narrow():
+    """Nearly as good as the controller, and near it: 0.15 of half the range is 0.3."""
+    data = generate("Pendulum-v1", "noisy", 10_000, 0)
+    assert data.returns().mean() > -250
+    error = (data.actions - pendulum(data.observations))[np.abs(data.actions) < 1.9]
+    assert abs(error.mean()) < 0.02
+    assert 0.27 < error.std() < 0.31  # those that end at the bounds are cut
+
+
+def test_noisy_cartpole_slips_now_and_then():
+    """A twentieth of the actions is random, and half of those are what was wanted anyway."""
+    data = generate("CartPole-v1", "noisy", 5_000, 0)
+    slips = (data.actions != cartpole(data.observations)).mean()
+    assert 0.015 < slips < 0.035
+    assert data.returns().mean() > 400
 
 
 def test_mixed_pendulum_is_poor_but_covers_states_and_actions(mixed):
@@ -150,7 +168,7 @@ def test_an_endless_environment_is_cut_at_size():
 
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
-@pytest.mark.parametrize("behaviour", ["random", "scripted", "mixed"])
+@pytest.mark.parametrize("behaviour", ["random", "scripted", "noisy", "mixed"])
 def test_what_is_generated_is_valid(env, behaviour):
     data = generate(env, behaviour, 300, 0)
     checked = validate(data, Spaces.of(env))
@@ -193,7 +211,7 @@ class Unbounded(Counter):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("Pendulum-v1", "expert", 10, 0), r"'expert'.*random, scripted, mixed.*path of a dataset"),
+        (("Pendulum-v1", "expert", 10, 0), r"'expert'.*scripted, noisy, mixed.*path of a dataset"),
         (("Acrobot-v1", "scripted", 10, 0), "Acrobot-v1 does not.*CartPole-v1 and Pendulum-v1 do"),
         ((Counter, "mixed", 10, 0), "Counter does not have"),
         (("Pendulum-v1", "random", 0, 0), "size of a generated dataset.*at least 1, got 0"),
