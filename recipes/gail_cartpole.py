@@ -70,13 +70,12 @@ class Config(RunConfig):
 
 def main(cfg: Config) -> Policy:
     import torch
-    from torchrl.objectives import BCLoss
     from torchrl.objectives.value import GAE
 
     from composerl import Policy, Run, Update
     from composerl.data import VectorCollector, load_experts
     from composerl.envs import make_env
-    from composerl.losses import ClipPPOLoss, GAILLoss, GAILReward
+    from composerl.losses import BCLoss, ClipPPOLoss, GAILLoss, GAILReward
     from composerl.modules import categorical_actor, discriminator, gaussian_actor, value
     from composerl.spaces import Spaces
     from composerl.update import linear

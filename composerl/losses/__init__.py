@@ -1,5 +1,6 @@
 """Losses as TorchRL LossModules, and the per-sample functions they are made of."""
 
+from composerl.losses.bc import BCLoss
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
 from composerl.losses.dynamics import DynamicsLoss
@@ -27,6 +28,7 @@ from composerl.losses.sac import SACLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
+    "BCLoss",
     "CQLLoss",
     "ClipPPOLoss",
     "DiscreteCQLLoss",

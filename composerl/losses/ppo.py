@@ -9,11 +9,11 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from composerl.losses.common import LeanLoss, check_number
 from composerl.losses.functional import clipped_objective, distance
-from composerl.losses.reading import action_index, blank, distribution, read
+from composerl.losses.reading import action_log_prob, blank, distribution, read
 
 __all__ = ["ClipPPOLoss"]
 
@@ -115,8 +115,9 @@ class ClipPPOLoss(LeanLoss):
     @torch.no_grad()
     def annotate(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write ``action_log_prob`` of the policy as it is: before the first update on a batch."""
-        dist = distribution(self.actor_network, tensordict)
-        return tensordict.set(self.tensor_keys.sample_log_prob, self._log_prob(dist, tensordict))
+        keys, dist = self.tensor_keys, distribution(self.actor_network, tensordict)
+        log_prob = action_log_prob(dist, tensordict, keys.action)
+        return tensordict.set(keys.sample_log_prob, log_prob)
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -126,7 +127,7 @@ class ClipPPOLoss(LeanLoss):
             tensordict = blank(tensordict, mask)
         dist = distribution(self.actor_network, tensordict)
         old_log_prob = read(tensordict, keys.sample_log_prob).reshape(tensordict.batch_size)
-        log_ratio = self._log_prob(dist, tensordict) - old_log_prob
+        log_ratio = action_log_prob(dist, tensordict, keys.action) - old_log_prob
         ratio = log_ratio.exp()
         advantage = self._column(tensordict, keys.advantage)
 
@@ -158,17 +159,6 @@ class ClipPPOLoss(LeanLoss):
                 f"entry {key!r} must have shape {(*batch.batch_size, 1)}, got {tuple(column.shape)}"
             )
         return column.squeeze(-1)
-
-    def _log_prob(self, dist: Distribution, batch: TensorDictBase) -> Tensor:
-        key, rows = self.tensor_keys.action, batch.batch_size
-        action = read(batch, key)
-        if isinstance(dist, Categorical):
-            action = action_index(action, dist.logits.shape[-1], rows, key)
-        elif action.shape != (shape := (*dist.batch_shape, *dist.event_shape)):
-            raise ValueError(
-                f"entry {key!r} must have shape {tuple(shape)}, got {tuple(action.shape)}"
-            )
-        return dist.log_prob(action).reshape(rows)
 
 
 def _entropy(dist: Distribution) -> Tensor:

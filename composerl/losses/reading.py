@@ -13,11 +13,12 @@ from tensordict.nn import (
     TensorDictModule,
 )
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution
 from torchrl.modules import TanhNormal
 
 __all__ = [
     "action_index",
+    "action_log_prob",
     "blank",
     "call_at",
     "call_network",
@@ -160,6 +161,16 @@ def action_index(action: Tensor, number: int, batch_size: torch.Size, key: Neste
         f"one-hot of shape {(*batch_size, number)}; got {action.dtype} of shape "
         f"{tuple(action.shape)}"
     )
+
+
+def action_log_prob(dist: Distribution, batch: TensorDictBase, key: NestedKey) -> Tensor:
+    """Log-probability of the batch's actions, ``(batch,)``; integers and one-hot are both read."""
+    action = read(batch, key)
+    if isinstance(dist, Categorical):
+        action = action_index(action, dist.logits.shape[-1], batch.batch_size, key)
+    elif action.shape != (shape := (*dist.batch_shape, *dist.event_shape)):
+        raise ValueError(f"entry {key!r} must have shape {tuple(shape)}, got {tuple(action.shape)}")
+    return dist.log_prob(action).reshape(batch.batch_size)
 
 
 def step_key(key: NestedKey) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 from composerl.losses import (
+    BCLoss,
     ClipPPOLoss,
     CQLLoss,
     DiscreteCQLLoss,
@@ -130,6 +131,14 @@ def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]
     return GAILLoss(discriminator(spaces, (8,)), num_actions=actions, **options), batch
 
 
+def bc(actions: int | None = 3, make: Any = None) -> tuple[BCLoss, TensorDict]:
+    """Cloning; ``actions=None`` makes them continuous, acted by what ``make`` makes."""
+    torch.manual_seed(0)
+    spaces = BOX if actions is None else Spaces(obs_shape=(3,), num_actions=actions)
+    batch = continuous_batch() if actions is None else discrete_batch(actions=actions)
+    return BCLoss((make or categorical_actor)(spaces, (8,))), batch.select("observation", "action")
+
+
 def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any, TensorDict]:
     """Annotated steps; ``actions=None`` makes them continuous, acted by what ``make`` makes."""
     torch.manual_seed(0)
@@ -149,6 +158,7 @@ def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any,
 
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
+    "BCLoss": (bc, {"num_actions": 3}),
     "CQLLoss": (cql, {}),
     "ClipPPOLoss": (ppo, {"num_actions": 3}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
