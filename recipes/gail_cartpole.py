@@ -40,7 +40,7 @@ class Config(RunConfig):
     """Judge the ends of episodes, too; else softplus pays for living and log_d for ending."""
     judge_updates: int = 8
     """Updates of the discriminator for each rollout."""
-    judge_lr: float = 1e-3
+    judge_lr: float = 3e-4
     """Its learning rate."""
     gradient_penalty: float = 0.0
     """Weight of its gradient penalty; larger is smoother."""
