@@ -9,6 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from composerl.games import PREFIXES, open_game
+
 __all__ = ["Spaces", "open_gym"]
 
 
@@ -122,7 +124,14 @@ def open_gym(env: str | Callable[[], gym.Env]) -> gym.Env:
     if not isinstance(env, str):
         return env()
     try:
+        if env.startswith(PREFIXES):
+            return open_game(env)
         return gym.make(env)
+    except ImportError as error:
+        raise ValueError(
+            f"environment {env!r} needs a package that is not installed: {error}; "
+            'pip install "composerl[atari]" or "composerl[minatar]"'
+        ) from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
 

@@ -518,3 +518,25 @@ def test_the_returned_policy_is_in_evaluation_mode(tmp_path):
 def test_names_are_slugs(tmp_path):
     with pytest.raises(ValueError, match="name of a run"):
         Run(Config(), name="../../evil")
+
+
+def test_turns_of_several_steps_do_what_is_due_when_they_reach_it(tmp_path):
+    """Turns of 4 up to 22: 4 8 12 16 20 24. Due every 10: in the turns that reach 10 and 20."""
+    cfg = Config(out=tmp_path / "run", steps=22, log_every=4, eval_every=10, save_every=10)
+    run = Run(cfg, name="toy")
+    counter, policy = Counter(), actor()
+    run.track(counter=counter)
+    turns = []
+    for step in run.steps(cfg.steps, by=4):
+        turns.append(step)
+        run.log(counter())
+        run.evaluate(policy)
+    run.finish(policy)
+    assert turns == [4, 8, 12, 16, 20, 24]
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == turns
+    assert [row["step"] for row in rows if "eval/return" in row] == [12, 20, 24]
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert [int(name[5:17]) for name in saved] == [20, 24]
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        next(Run(Config(out=tmp_path / "other"), name="toy").steps(5, by=0))

@@ -30,8 +30,9 @@ class QuantileNetwork(nn.Module):
 
     Args:
         spaces: observations (vectors or images) and discrete actions.
-        hidden: widths of the trunk :math:`\psi`, then, last, that of the head's hidden layer.
-            Images need no trunk width: ``(512,)`` is the paper's network.
+        hidden: widths of the trunk :math:`\psi`, then those of the head. Images need no trunk
+            width: ``(512,)`` is the paper's network.
+        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
         dueling: the head has two streams, V + A - mean A (Wang et al. 2016).
@@ -42,25 +43,28 @@ class QuantileNetwork(nn.Module):
         spaces: Spaces,
         hidden: Sequence[int] = (128, 128),
         *,
+        head_layers: int = 1,
         embedding_dim: int = 64,
         layer_norm: bool = False,
         dueling: bool = False,
     ) -> None:
         super().__init__()
         check_count("embedding_dim", embedding_dim)
-        needed = 2 if len(spaces.obs_shape) == 1 else 1
+        check_count("head_layers", head_layers, 0)
+        needed = head_layers + (len(spaces.obs_shape) == 1)
         if len(hidden) < needed:
             raise ValueError(
-                f"hidden must name the trunk's widths and, last, the head's: at least {needed} for "
-                f"observations of shape {spaces.obs_shape}, got {tuple(hidden)}"
+                f"hidden must hold the trunk's widths and those of the head (head_layers="
+                f"{head_layers}): at least {needed} for observations of shape "
+                f"{spaces.obs_shape}, got {tuple(hidden)}"
             )
         self.in_keys = ["observation"]
-        *trunk, last = hidden
-        self.trunk = Trunk(spaces, trunk, layer_norm=layer_norm)
-        size = self.trunk.out_dim
+        split = len(hidden) - head_layers
+        self.trunk = Trunk(spaces, hidden[:split], layer_norm=layer_norm)
+        size, last = self.trunk.out_dim, hidden[split:]
         self.embedding = nn.Linear(embedding_dim, size)
-        self.head = MLP(size, spaces.action_dim, (last,), layer_norm=layer_norm)
-        self.value = MLP(size, 1, (last,), layer_norm=layer_norm) if dueling else None
+        self.head = MLP(size, spaces.action_dim, last, layer_norm=layer_norm)
+        self.value = MLP(size, 1, last, layer_norm=layer_norm) if dueling else None
         frequencies = torch.pi * torch.arange(1, embedding_dim + 1)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
@@ -70,16 +74,19 @@ class QuantileNetwork(nn.Module):
 
     def quantiles(self, features: Tensor, taus: Tensor) -> Tensor:
         """F(s, tau) of every action, ``(batch, actions, n)``, at ``(batch, n)`` or ``(n,)``."""
-        cosines = (taus.unsqueeze(-1) * self.frequencies).cos()
-        embedded = self.embedding(cosines).relu_()
-        # The product's factors are needed for the gradient; without one, memory is reused.
+        # Rows instead of (batch, n): a linear layer returns a view of more dimensions, and its
+        # ReLU in place would copy it.
+        cosines = (taus.reshape(-1, 1) * self.frequencies).cos_()
+        embedded = self.embedding(cosines).relu_().view(*taus.shape, -1)
         features = features.unsqueeze(-2)
-        reuse = not torch.is_grad_enabled() and taus.ndim == features.ndim - 1
+        # Fresh megabytes cost more than the arithmetic on them; a gradient needs both factors.
+        reuse = not torch.is_grad_enabled() and embedded.ndim == features.ndim
         joined = embedded.mul_(features) if reuse else embedded * features
-        out = self.head(joined)
+        rows = joined.flatten(0, -2)
+        out = self.head(rows)
         if self.value is not None:
-            out = out + (self.value(joined) - out.mean(-1, keepdim=True))
-        return out.transpose(-1, -2)
+            out = out + (self.value(rows) - out.mean(-1, keepdim=True))
+        return out.view(*joined.shape[:-1], -1).transpose(-1, -2)
 
     def forward(self, observation: Tensor, taus: Tensor) -> Tensor:
         """Quantiles ``(batch, actions, n)`` of observations at fractions."""

@@ -18,7 +18,31 @@ from composerl.spaces import Spaces
 __all__ = ["QuantileActor", "fqf_network", "iqn_network"]
 
 
-class _SamplingPolicy(nn.Module):
+class _Policy(nn.Module):
+    """Epsilon-greedy on the values that a subclass reads from the return distribution."""
+
+    value_network: QuantileNetwork
+    epsilon = 0.0
+
+    def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        sample = exploration_type() == ExplorationType.RANDOM
+        values = self.action_values(observation, sample=sample)
+        action = values.argmax(-1)
+        return (self.perturb(action, values.shape[-1]) if sample else action), values
+
+    def perturb(self, action: Tensor, number: int) -> Tensor:
+        other = torch.randint_like(action, number)
+        chance = torch.rand(action.shape, device=action.device)
+        return torch.where(chance < self.epsilon, other, action)
+
+
+class _SamplingPolicy(_Policy):
     """IQN: the mean over sampled fractions, or over fixed midpoints."""
 
     def __init__(self, value_network: QuantileNetwork, number: int) -> None:
@@ -41,7 +65,7 @@ class _SamplingPolicy(nn.Module):
         return self.distribution(observation, sample=sample)["quantiles"].mean(-1)
 
 
-class _ProposingPolicy(nn.Module):
+class _ProposingPolicy(_Policy):
     """FQF: the proposed intervals' lengths times the quantiles at their midpoints."""
 
     def __init__(self, value_network: QuantileNetwork, fraction_network: FractionProposal) -> None:
@@ -67,28 +91,35 @@ class QuantileActor(TensorDictModule):
     is deterministic otherwise; actions are integers.
 
     Attributes:
-        value_network: the quantile network, for the loss.
-        epsilon: share of uniformly random actions when exploring; set it as training goes on.
         description: JSON from which :func:`composerl.modules.build` makes an equal network.
     """
 
     description: dict[str, Any]
 
-    def __init__(self, policy: nn.Module, num_actions: int, description: dict[str, Any]) -> None:
+    def __init__(self, policy: nn.Module, description: dict[str, Any]) -> None:
         super().__init__(policy, in_keys=["observation"], out_keys=["action", "action_value"])
-        self.num_actions = num_actions
         self.description = description
-        self.epsilon = 0.0
 
     @property
     def value_network(self) -> QuantileNetwork:
-        """Quantiles of every action's return."""
+        """Quantiles of every action's return, for the loss."""
         return self.module.value_network
 
     @property
     def fraction_network(self) -> FractionProposal:
-        """FQF's proposal of fractions."""
+        """FQF's proposal of fractions, for the loss."""
         return self.module.fraction_network
+
+    @property
+    def epsilon(self) -> float:
+        """Share of uniformly random actions when exploring, at first 0: set it as you train."""
+        return self.module.epsilon
+
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
+        if not 0 <= value <= 1:
+            raise ValueError(f"epsilon must be in [0, 1], got {value}")
+        self.module.epsilon = value
 
     @torch.no_grad()
     def greedy(self, observation: Tensor) -> Tensor:
@@ -98,7 +129,8 @@ class QuantileActor(TensorDictModule):
     @torch.no_grad()
     def explore(self, observation: Tensor) -> Tensor:
         """Epsilon-greedy actions ``(batch,)``; random numbers come from torch's generator."""
-        return self._perturb(self.module.action_values(observation, sample=True).argmax(-1))
+        values = self.module.action_values(observation, sample=True)
+        return self.module.perturb(values.argmax(-1), values.shape[-1])
 
     @torch.no_grad()
     def distribution(self, observation: Tensor) -> TensorDict:
@@ -110,24 +142,12 @@ class QuantileActor(TensorDictModule):
         out = self.module.distribution(observation, sample=False)
         return TensorDict(out, out["taus"].shape[:-1])
 
-    def forward(self, tensordict: TensorDict) -> TensorDict:
-        """Write ``action`` and the ``action_value`` of every action."""
-        sample = exploration_type() == ExplorationType.RANDOM
-        values = self.module.action_values(tensordict.get(self.in_keys[0]), sample=sample)
-        action = values.argmax(-1)
-        tensordict.set(self.out_keys[0], self._perturb(action) if sample else action)
-        return tensordict.set(self.out_keys[1], values)
-
-    def _perturb(self, action: Tensor) -> Tensor:
-        other = torch.randint_like(action, self.num_actions)
-        chance = torch.rand(action.shape, device=action.device)
-        return torch.where(chance < self.epsilon, other, action)
-
 
 def iqn_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
+    head_layers: int = 1,
     embedding_dim: int = 64,
     num_acting_quantiles: int = 32,
     layer_norm: bool = False,
@@ -140,7 +160,8 @@ def iqn_network(
 
     Args:
         env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
-        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        hidden: widths of the trunk, then those of the head.
+        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.
         num_acting_quantiles: K; more make the action's value less noisy.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
@@ -148,8 +169,9 @@ def iqn_network(
     """
     spaces = Spaces.of(env).require_discrete("iqn_network")
     check_count("num_acting_quantiles", num_acting_quantiles)
-    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
-                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    arguments = {"hidden": list(hidden), "head_layers": head_layers,
+                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                 "dueling": dueling}  # fmt: skip
     policy = _SamplingPolicy(QuantileNetwork(spaces, **arguments), num_acting_quantiles)
     arguments["num_acting_quantiles"] = num_acting_quantiles
     return _actor(policy, spaces, "iqn_network", arguments)
@@ -159,6 +181,7 @@ def fqf_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
+    head_layers: int = 1,
     embedding_dim: int = 64,
     num_quantiles: int = 32,
     layer_norm: bool = False,
@@ -168,15 +191,17 @@ def fqf_network(
 
     Args:
         env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
-        hidden: see :class:`~composerl.modules.QuantileNetwork`.
+        hidden: widths of the trunk, then those of the head.
+        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.
         num_quantiles: N, how many fractions are proposed.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
         dueling: separate streams for the state's value and the actions' advantages.
     """
     spaces = Spaces.of(env).require_discrete("fqf_network")
-    arguments = {"hidden": list(hidden), "embedding_dim": embedding_dim,
-                 "layer_norm": layer_norm, "dueling": dueling}  # fmt: skip
+    arguments = {"hidden": list(hidden), "head_layers": head_layers,
+                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                 "dueling": dueling}  # fmt: skip
     network = QuantileNetwork(spaces, **arguments)
     policy = _ProposingPolicy(network, FractionProposal(network.trunk.out_dim, num_quantiles))
     arguments["num_quantiles"] = num_quantiles
@@ -187,4 +212,4 @@ def _actor(
     policy: nn.Module, spaces: Spaces, factory: str, arguments: dict[str, Any]
 ) -> QuantileActor:
     description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
-    return QuantileActor(policy, spaces.action_dim, description)
+    return QuantileActor(policy, description)

@@ -48,13 +48,15 @@ def stock_step(loss: LossModule, batch: TensorDict, names: list[str]) -> Step:
     return step
 
 
-def arguments(description: str, rounds: int, updates: int) -> argparse.Namespace:
+def arguments(
+    description: str, rounds: int, updates: int, width: int = 256, rows: int = 256
+) -> argparse.Namespace:
     """The command line, and one quiet thread."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--width", type=int, default=width)
+    parser.add_argument("--rows", type=int, default=rows)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--updates", type=int, default=updates, help="updates in a round")
     torch.set_num_threads(1)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import tensor
 from torch.testing import assert_close
 from torchrl.objectives.utils import distance_loss
 
-from composerl.losses import advantage_weighted_loss, distance, expectile_loss
+from composerl.losses import (
+    advantage_weighted_loss,
+    distance,
+    expectile_loss,
+    quantile_huber_loss,
+)
 
 
 def test_expectile_loss_numbers():
@@ -128,3 +134,84 @@ def test_distance(name, expected):
 def test_distance_refuses_an_unknown_name():
     with pytest.raises(ValueError, match="foo"):
         distance(torch.zeros(1), torch.zeros(1), "foo")
+
+
+# ---- quantile regression -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kappa", "expected"), [(1.0, 3.625 / 3), (2.0, 2.875 / 3)])
+def test_quantile_huber_loss_numbers(kappa, expected):
+    """Quantiles 0 and 2 at tau 1/4 and 3/4, targets 1, -3, 2: sum over i, mean over j.
+
+    Differences: 1, -3, 2 and -1, -5, 0. Weights (tau, or 1 - tau below 0): 1/4, 3/4, 1/4 and
+    1/4, 1/4, 3/4. Huber, kappa 1: 0.5, 2.5, 1.5 and 0.5, 4.5, 0, so 2.375 + 1.25 over 3.
+    Kappa 2, divided by 2: 0.25, 2, 1 and 0.25, 4, 0, so 1.8125 + 1.0625 over 3.
+    """
+    current, taus = tensor([[0.0, 2.0]]), tensor([[0.25, 0.75]])
+    loss = quantile_huber_loss(current, tensor([[1.0, -3.0, 2.0]]), taus, kappa)
+    assert_close(loss, tensor([expected]))
+    assert_close(quantile_huber_loss(current, tensor([[1.0, -3.0, 2.0]]), taus[0], kappa), loss)
+    assert_close(
+        quantile_huber_loss(current, tensor([[1.0, -3.0, 2.0]]), taus, tensor(kappa)), loss
+    )
+
+
+def test_quantile_huber_loss_gradient_by_hand():
+    """Of the numbers above: minus the mean over targets of weight times the clipped difference.
+
+    Tau 1/4: -(0.25 - 0.75 + 0.25) / 3 = 1/12. Tau 3/4: -(-0.25 - 0.25 + 0) / 3 = 1/6. Neither the
+    targets nor the fractions get any.
+    """
+    current = tensor([[0.0, 2.0]], requires_grad=True)
+    target = tensor([[1.0, -3.0, 2.0]], requires_grad=True)
+    taus = tensor([[0.25, 0.75]], requires_grad=True)
+    quantile_huber_loss(current, target, taus).sum().backward()
+    assert_close(current.grad, tensor([[1 / 12, 1 / 6]]))
+    assert target.grad is None
+    assert taus.grad is None
+
+
+def test_quantile_huber_loss_second_rendition():
+    rng = np.random.default_rng(0)
+    current, target = 3 * rng.normal(size=(6, 5)), 3 * rng.normal(size=(6, 4))
+    taus, kappa = rng.uniform(size=(6, 5)), 0.7
+    expected = np.zeros(6)
+    for b in range(6):
+        for i in range(5):
+            for j in range(4):
+                d = target[b, j] - current[b, i]
+                huber = d**2 / 2 if abs(d) <= kappa else kappa * (abs(d) - kappa / 2)
+                expected[b] += abs(taus[b, i] - (d < 0)) * huber / kappa / 4
+    found = quantile_huber_loss(*map(torch.from_numpy, (current, target, taus)), kappa)
+    assert_close(found, torch.from_numpy(expected))  # in double precision
+    assert found.shape == (6,)
+
+
+def test_quantile_regression_recovers_the_quantiles_of_a_known_distribution():
+    """The exponential distribution's tau-quantile is -log(1 - tau); kappa near 0 finds it.
+
+    A kappa far beyond all differences makes them expectiles: the one of tau = 1/2 is the mean, 1.
+    """
+    grid = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    samples = -torch.log1p(-grid)
+    taus = tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
+
+    def minimise(kappa):
+        current = torch.ones(1, 5, dtype=torch.float64, requires_grad=True)
+        rate = 1.0 if kappa < 1 else kappa
+        for step in range(600):
+            (grad,) = torch.autograd.grad(
+                quantile_huber_loss(current, samples[None], taus, kappa).sum(), current
+            )
+            with torch.no_grad():
+                current -= rate * grad * (1 if step < 400 else 0.3)
+        return current[0].detach()
+
+    assert_close(minimise(0.01), -torch.log1p(-taus), atol=0.01, rtol=0)
+    assert minimise(100.0)[2].item() == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("kappa", [0.0, -1.0, math.nan])
+def test_quantile_huber_loss_refuses_kappa(kappa):
+    with pytest.raises(ValueError, match="kappa must be positive"):
+        quantile_huber_loss(torch.zeros(1, 2), torch.zeros(1, 2), torch.rand(1, 2), kappa)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from recipes.harness import RECIPES, load_recipe
@@ -14,9 +15,14 @@ PATHS = {path.stem: path for path in RECIPES}
 #: Recipe -> mean return over 20 episodes that its defaults must reach, CPU seconds they may take.
 GOALS = {
     "cql_pendulum": (-200.0, 300.0),
+    "fqf_cartpole": (475.0, 150.0),
     "iql_pendulum": (-200.0, 120.0),
+    "iqn_cartpole": (475.0, 90.0),
     "xql_pendulum": (-200.0, 120.0),
 }
+
+#: Recipe -> environment steps within which two consecutive evaluations must reach the goal.
+EARLY = {"fqf_cartpole": 15_000, "iqn_cartpole": 15_000}
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +31,16 @@ def train(name, out, **changes):
     recipe = load_recipe(PATHS[name])
     recipe.main(recipe.Config(out=out, wandb="disabled", **changes))
     return json.loads((out / "summary.json").read_text())
+
+
+def solved_at(run, goal):
+    """The step of the first of two consecutive evaluations at the goal, or None."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = [(row["step"], row["eval/return"]) for row in rows if "eval/return" in row]
+    for (step, first), (_, second) in pairwise(scores):
+        if min(first, second) >= goal:
+            return step
+    return None
 
 
 def test_every_recipe_has_a_goal():
@@ -39,6 +55,8 @@ def test_defaults_reach_the_goal(name, seed, tmp_path):
     assert summary["final"]["episodes"] == 20
     assert summary["final"]["return"] >= goal
     assert summary["time/cpu_seconds"] <= seconds
+    if name in EARLY:
+        assert solved_at(tmp_path / "run", goal) <= EARLY[name]
 
 
 def test_iql_does_better_than_its_data_and_than_cloning_it(tmp_path):

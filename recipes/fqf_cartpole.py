@@ -1,0 +1,129 @@
+"""FQF, fully parameterized quantile functions (Yang et al. 2019): online, discrete actions.
+
+IQN whose fractions are not drawn at random: a second network, with an optimizer of its own,
+proposes those that describe the return's distribution best.
+
+The defaults suit CartPole. For images, --env MinAtar/Breakout-v1 (extra minatar) or
+--env ALE/Breakout-v5 (extra atari; its usual preparation is done):
+--hidden 512 --steps 300000 --buffer-size 100000 --warmup 5000 --lr 2.5e-4 --n-step 3
+--num-quantiles 32 --fraction-lr 2.5e-9 --updates 2 --epsilon-steps 50000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from composerl.config import RunConfig, cli
+
+if TYPE_CHECKING:
+    from composerl import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    env: str = "CartPole-v1"
+    steps: int = 12_000
+    num_envs: int = 8
+    """Environments stepped together."""
+    warmup: int = 400
+    """Environment steps at the start that act at random and train nothing."""
+    epsilon: float = 0.05
+    """Share of random actions in the end."""
+    epsilon_steps: int = 3000
+    """Environment steps over which that share falls, from 1."""
+    buffer_size: int = 5000
+    """Transitions kept for replay; few, as long returns of old policies mislead."""
+    updates: int = 4
+    """Updates for each step of all environments together."""
+    batch_size: int = 64
+    """Transitions in a batch."""
+    n_step: int = 10
+    """Steps of reward before the bootstrap."""
+    prioritized: bool = False
+    """Replay rows with large errors more often."""
+    lr: float = 1e-3
+    """Learning rate; falls linearly to 0 over the run."""
+    hidden: tuple[int, ...] = (128, 128, 128)
+    """Widths of the state's layers and, last, of the head."""
+    layer_norm: bool = True
+    """LayerNorm in state layers and head: keeps CartPole from collapsing."""
+    dueling: bool = False
+    """Separate streams for the state's value and the actions' advantages."""
+    gamma: float = 0.99
+    """Discount."""
+    tau: float = 0.005
+    """Share of the network that enters its target at each update."""
+    num_quantiles: int = 8
+    """Fractions that are proposed for a state."""
+    fraction_lr: float = 1e-6
+    """Learning rate of the proposal; orders below the other."""
+    entropy_coeff: float = 1e-3
+    """Keeps the fractions apart: larger is more uniform."""
+    reuse_fractions: bool = False
+    """Use the fractions of the state in the target too, as the authors' code does."""
+    embedding_dim: int = 64
+    """Cosines that describe a fraction."""
+    kappa: float = 1.0
+    """Where the Huber loss turns linear."""
+    double: bool = False
+    """The online network chooses the target's action."""
+    max_grad_norm: float | None = None
+    """Clip gradients to this global norm."""
+
+
+def main(cfg: Config) -> Policy:
+    from torch.optim import RMSprop
+
+    from composerl import Run, Update
+    from composerl.adam import FusedAdam
+    from composerl.data import ReplayBuffer, VectorCollector
+    from composerl.envs import make_env
+    from composerl.losses import FQFLoss
+    from composerl.modules import fqf_network
+    from composerl.spaces import Spaces
+    from composerl.update import linear
+
+    run = Run(cfg)
+    spaces = Spaces.of(cfg.env).require_discrete("FQF")
+    actor = fqf_network(
+        spaces, cfg.hidden, num_quantiles=cfg.num_quantiles, embedding_dim=cfg.embedding_dim,
+        layer_norm=cfg.layer_norm, dueling=cfg.dueling,
+    )  # fmt: skip
+    loss = FQFLoss(
+        actor.value_network, actor.fraction_network,
+        entropy_coeff=cfg.entropy_coeff, reuse_fractions=cfg.reuse_fractions,
+        double_dqn=cfg.double, kappa=cfg.kappa, gamma=cfg.gamma,
+    ).to(cfg.device)  # fmt: skip
+    update = Update(
+        loss,
+        optimizer=[FusedAdam(loss.value_network.parameters(), lr=cfg.lr),
+                   RMSprop(loss.fraction_network.parameters(), lr=cfg.fraction_lr)],
+        schedule=linear(cfg.steps // cfg.num_envs * cfg.updates),
+        tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
+    )  # fmt: skip
+    buffer = ReplayBuffer(
+        cfg.buffer_size, cfg.batch_size,
+        n_step=cfg.n_step, gamma=cfg.gamma, prioritized=cfg.prioritized, device=cfg.device,
+    )  # fmt: skip
+    collector = VectorCollector(
+        make_env(cfg.env, cfg.num_envs), actor,
+        frames_per_batch=cfg.num_envs, init_random_frames=cfg.warmup, seed=cfg.seed,
+    )  # fmt: skip
+    exploration = linear(cfg.epsilon_steps, cfg.epsilon)
+
+    run.track(update=update, buffer=buffer, collector=collector)
+    for step in run.steps(cfg.steps, by=cfg.num_envs):
+        actor.epsilon = exploration(step)
+        buffer.extend(collector.next())
+        for _ in range(cfg.updates if step > cfg.warmup else 0):
+            batch = buffer.sample()
+            run.log(update(batch))
+            buffer.update_tensordict_priority(batch)
+        run.log(collector.metrics() | {"epsilon": actor.epsilon, "buffer": len(buffer)})
+        run.evaluate(actor)
+    return run.finish(actor)
+
+
+if __name__ == "__main__":
+    cli(Config, main)
