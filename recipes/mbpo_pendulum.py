@@ -42,13 +42,13 @@ class Config(RunConfig):
     """Transitions in a batch."""
     real_share: float = 0.05
     """Share of real transitions in each batch."""
-    lr: float = 1e-3
+    lr: float = 2e-3
     """Learning rate of actor, critics and temperature."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and critics."""
     gamma: float = 0.99
     """Discount."""
-    tau: float = 0.01
+    tau: float = 0.02
     """Share of the critics that enters their targets at each update."""
     model: Literal["on", "off"] = "on"
     """Off: plain SAC on real transitions."""
@@ -72,7 +72,7 @@ class Config(RunConfig):
     """Real states that a round of rollouts starts from."""
     rollout_length: tuple[int, int, int, int] = (1, 1, 0, 0)
     """Steps of a rollout: first, last, and the environment steps between which they grow."""
-    keep: int = 4
+    keep: int = 2
     """Rounds of rollouts kept."""
 
 
