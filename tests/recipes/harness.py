@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "hidden": (16, 16), "batch_size": 32, "dataset_size": 1000, "wandb": "disabled",
     "num_envs": 2, "warmup": 4, "buffer_size": 500, "updates": 2,
     "rollout": 10, "demonstrations": 2, "epochs": 4,
+    "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8),
 }  # fmt: skip
 
 _context = multiprocessing.get_context("forkserver")

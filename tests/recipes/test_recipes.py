@@ -127,7 +127,7 @@ def test_resuming_a_finished_run_only_evaluates(path, finished, tmp_path):
 @every_recipe
 def test_damaged_checkpoint_falls_back_to_the_one_before(path, finished, tmp_path):
     run = tmp_path / "run"
-    assert run_in_process(path, run, kill_at="update:50") == -9
+    assert run_in_process(path, run, kill_at="checkpoint:3") == -9
     newest = max((run / "checkpoints").glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:-100])
     assert run_in_process(path, run, resume=True) == 0
