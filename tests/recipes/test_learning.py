@@ -22,6 +22,7 @@ GOALS = {
     "gail_cartpole": (450.0, 60.0),
     "iql_pendulum": (-200.0, 120.0),
     "iqn_cartpole": (475.0, 90.0),
+    "mbpo_pendulum": (-200.0, 240.0),
     "xql_pendulum": (-200.0, 120.0),
 }
 
