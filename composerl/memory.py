@@ -12,8 +12,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def keep_freed_memory(below: int = 1 << 30) -> bool:
     """Tell glibc not to return freed blocks below so many bytes to the kernel.
 
-    By default it returns each activation of some 100 kB when it is freed and asks for it anew in
-    the next update: the page faults are a sixth of the time of a small network's update.
+    By default it returns the activations of an update when they are freed, and asks for them anew
+    in the next one: the page faults are a sixth of the time of a small network's update.
 
     Returns: whether it worked; other C libraries know no such thing, and nothing happens then.
     """
