@@ -54,6 +54,8 @@ class Config(RunConfig):
     """Discount."""
     tau: float = 0.005
     """Share of the network that enters its target at each update."""
+    average: float = 0.996
+    """Share of the past in the average of networks that is evaluated and kept; 0: the last one."""
     num_quantiles: int = 8
     """Fractions that are proposed for a state."""
     fraction_lr: float = 1e-6
@@ -74,6 +76,7 @@ class Config(RunConfig):
 
 def main(cfg: Config) -> Policy:
     from torch.optim import RMSprop
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     from composerl import Run, Update
     from composerl.adam import FusedAdam
@@ -95,24 +98,20 @@ def main(cfg: Config) -> Policy:
         entropy_coeff=cfg.entropy_coeff, reuse_fractions=cfg.reuse_fractions,
         double_dqn=cfg.double, kappa=cfg.kappa, gamma=cfg.gamma,
     ).to(cfg.device)  # fmt: skip
-    update = Update(
-        loss,
-        optimizer=[FusedAdam(loss.value_network.parameters(), lr=cfg.lr),
-                   RMSprop(loss.fraction_network.parameters(), lr=cfg.fraction_lr)],
-        schedule=linear(cfg.steps // cfg.num_envs * cfg.updates),
-        tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
-    )  # fmt: skip
-    buffer = ReplayBuffer(
-        cfg.buffer_size, cfg.batch_size,
-        n_step=cfg.n_step, gamma=cfg.gamma, prioritized=cfg.prioritized, device=cfg.device,
-    )  # fmt: skip
-    collector = VectorCollector(
-        make_env(cfg.env, cfg.num_envs), actor,
-        frames_per_batch=cfg.num_envs, init_random_frames=cfg.warmup, seed=cfg.seed,
-    )  # fmt: skip
+    optimizers = [FusedAdam(loss.value_network.parameters(), lr=cfg.lr),
+                  RMSprop(loss.fraction_network.parameters(), lr=cfg.fraction_lr)]  # fmt: skip
+    schedule = linear(cfg.steps // cfg.num_envs * cfg.updates)
+    update = Update(loss, optimizer=optimizers, schedule=schedule, tau=cfg.tau,
+                    max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
+    buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,
+                          prioritized=cfg.prioritized, device=cfg.device)  # fmt: skip
+    envs = make_env(cfg.env, cfg.num_envs)
+    collector = VectorCollector(envs, actor, frames_per_batch=cfg.num_envs,
+                                init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
+    average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))
     exploration = linear(cfg.epsilon_steps, cfg.epsilon)
 
-    run.track(update=update, buffer=buffer, collector=collector)
+    run.track(update=update, buffer=buffer, collector=collector, average=average)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         actor.epsilon = exploration(step)
         buffer.extend(collector.next())
@@ -121,8 +120,9 @@ def main(cfg: Config) -> Policy:
             run.log(update(batch))
             buffer.update_tensordict_priority(batch)
         run.log(collector.metrics() | {"epsilon": actor.epsilon, "buffer": len(buffer)})
-        run.evaluate(actor)
-    return run.finish(actor)
+        average.update_parameters(actor)
+        run.evaluate(average.module)
+    return run.finish(average.module)
 
 
 if __name__ == "__main__":
