@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 
 # Before anything imports torch or starts a process that does.
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["COMPOSERL_CACHE"] = tempfile.mkdtemp(prefix="composerl-test-cache-")
+CACHE = tempfile.mkdtemp(prefix="composerl-test-cache-")
+os.environ["COMPOSERL_CACHE"] = CACHE
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("WANDB_API_KEY", None)
 
