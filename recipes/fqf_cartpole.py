@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "CartPole-v1"
-    steps: int = 12_000
+    steps: int = 14_000
     num_envs: int = 8
     """Environments stepped together."""
     warmup: int = 400
