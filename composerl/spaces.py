@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+import composerl.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
 from composerl.games import PREFIXES, open_game
 
 __all__ = ["Spaces", "open_gym"]
