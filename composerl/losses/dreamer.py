@@ -145,14 +145,14 @@ class DreamerLoss(WorldModelLoss):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         actor = -weight * (chosen * advantage + self.entropy_coeff * entropy)
-        regularizer = two_hot_loss(logits[:-1], average[:-1], self.bins)
-        critic = two_hot_loss(logits[:-1], returns, self.bins) + regularizer
+        targets = torch.stack([returns, average[:-1]], -1)
+        critic = two_hot_loss(logits[:-1], targets, self.bins)
 
         replay, counts = self._replay_returns(fit, returns[0].view(shape))
         replayed = two_hot_loss(logits[0].view(*shape, -1), replay, self.bins)
-        replayed = (replayed + regularizer[0].view(shape)) * counts
+        replayed = (replayed + critic[0, :, 1].view(shape)) * counts
         fit.rows["loss_actor"] = actor.mean(0).view(shape)
-        fit.rows["loss_value"] = (weight * critic).mean(0).view(shape)
+        fit.rows["loss_value"] = (weight * critic.sum(-1)).mean(0).view(shape)
         fit.rows["loss_replay"] = self.replay_scale * replayed
         fit.metrics["entropy"] = entropy.mean(0).view(shape)
         fit.metrics["return"] = returns.mean(0).view(shape)

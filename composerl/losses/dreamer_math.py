@@ -50,12 +50,18 @@ def two_hot(target: Tensor, bins: Tensor) -> Tensor:
 def two_hot_loss(logits: Tensor, target: Tensor, bins: Tensor) -> Tensor:
     """Cross entropy of the two-hot target: ``(..., bins)`` and ``(...)`` to ``(...)``.
 
-    Looks two log-probabilities up instead of multiplying all of them. No gradient to the target.
+    Several targets of one distribution, ``(..., k)``, give as many losses and share its
+    normalisation. Looks log-probabilities up instead of multiplying all of them. No gradient goes
+    to the target.
     """
+    single = target.ndim < logits.ndim
     low, share = _neighbours(target.detach(), bins)
-    pair = torch.stack([low, low + 1], -1)
-    lower, upper = (logits.gather(-1, pair) - logits.logsumexp(-1, keepdim=True)).unbind(-1)
-    return -((1 - share) * lower + share * upper)
+    if single:
+        low, share = low.unsqueeze(-1), share.unsqueeze(-1)
+    found = logits.gather(-1, torch.cat([low, low + 1], -1))
+    lower, upper = (found - logits.logsumexp(-1, keepdim=True)).chunk(2, -1)
+    loss = -((1 - share) * lower + share * upper)
+    return loss.squeeze(-1) if single else loss
 
 
 def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from composerl.modules.world_parts import Head, ImageDecoder, ImageEncoder, draw, mix_uniform
+from composerl.modules.world_parts import Head, ImageDecoder, ImageEncoder, draw, mix_uniform, silu
 from composerl.spaces import Spaces
 
 __all__ = ["SIZES", "Latent", "Observed", "WorldModel", "world_model", "world_size"]
@@ -20,7 +19,7 @@ __all__ = ["SIZES", "Latent", "Observed", "WorldModel", "world_model", "world_si
 SIZES: dict[str, dict[str, int]] = {
     "debug": {"deter": 64, "latents": 8, "classes": 8, "units": 64, "layers": 1, "depth": 4},
     "small": {"deter": 256, "latents": 16, "classes": 16, "units": 128, "layers": 2, "depth": 8},
-    "medium": {"deter": 512, "latents": 16, "classes": 16, "units": 192, "layers": 2, "depth": 10},
+    "medium": {"deter": 512, "latents": 16, "classes": 16, "units": 192, "layers": 2, "depth": 8},
 }
 
 #: Classes of the two-hot heads.
@@ -84,6 +83,9 @@ class WorldModel(nn.Module):
         self.input_norm = nn.LayerNorm(units)
         self.gates = nn.Linear(deter + units, 3 * deter, bias=False)
         self.gates_norm = nn.LayerNorm(3 * deter)
+        with torch.no_grad():
+            # The update gate starts closed: the state is kept unless there is a reason to change.
+            self.gates_norm.bias[2 * deter :] = -1.0
         self.image_in = nn.Linear(self.encoder.out_dim, units, bias=False)
         self.posterior_in = nn.Linear(deter, units, bias=False)
         self.posterior_norm = nn.LayerNorm(units)
@@ -148,7 +150,8 @@ class WorldModel(nn.Module):
         deter, stoch = latent
         for t, (kept, image_part, action_part) in enumerate(steps):
             deter = self._advance(deter * kept, stoch * kept, action_part)
-            hidden = F.silu(self.posterior_norm(self.posterior_in(deter) + image_part))
+            hidden = torch.addmm(image_part, deter, self.posterior_in.weight.t())
+            hidden = silu(self.posterior_norm(hidden))
             probs = mix_uniform(self.posterior_out(hidden).view(shape))
             stoch = self._one_hot(probs, None if noise is None else noise[t])
             deters.append(deter)
@@ -166,11 +169,11 @@ class WorldModel(nn.Module):
         return Latent(deter, self._one_hot(probs, noise))
 
     def _advance(self, deter: Tensor, stoch: Tensor, action_part: Tensor) -> Tensor:
-        x = F.silu(self.input_norm(self.stoch_in(stoch) + action_part))
+        x = torch.addmm(action_part, stoch, self.stoch_in.weight.t())
+        x = silu(self.input_norm(x))
         gates = self.gates_norm(self.gates(torch.cat([deter, x], -1)))
         reset, candidate, update = gates.chunk(3, -1)
-        # The update gate starts closed: the state is kept unless there is a reason to change it.
-        return deter.lerp((reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid())
+        return deter.lerp((reset.sigmoid() * candidate).tanh(), update.sigmoid())
 
     @staticmethod
     def _one_hot(probs: Tensor, noise: Tensor | None) -> Tensor:

@@ -8,12 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Head", "ImageDecoder", "ImageEncoder", "draw", "mix_uniform", "uniform_logs"]
+__all__ = ["Head", "ImageDecoder", "ImageEncoder", "draw", "mix_uniform", "silu", "uniform_logs"]
 
 #: Share of the uniform distribution in every categorical: no class is ever impossible.
 UNIFORM = 0.01
 #: Grids that convolutions may end in.
 GRID = (4, 7)
+
+
+def silu(x: Tensor) -> Tensor:
+    """SiLU, in place where no gradient needs its input (which would be copied first)."""
+    return F.silu(x, inplace=not torch.is_grad_enabled())
 
 
 def mix_uniform(logits: Tensor) -> Tensor:
@@ -63,7 +68,7 @@ class _Norm(nn.Module):
         self.norm = nn.GroupNorm(1, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.silu(self.norm(x), inplace=True)
+        return silu(self.norm(x))
 
 
 class ImageEncoder(nn.Module):
@@ -106,9 +111,12 @@ class ImageDecoder(nn.Module):
         self.linear = nn.Linear(in_dim, prod(self.grid))
         layers: list[nn.Module] = [_Norm(channels)]
         for stage in reversed(range(stages)):
-            out = depth * 2 ** (stage - 1) if stage else shape[0]
-            layers.append(nn.ConvTranspose2d(channels, out, 4, 2, 1))
-            layers += [_Norm(out)] if stage else []
+            if stage == 0:
+                # Without overlap: at full resolution a kernel of 4 takes twice as long.
+                layers.append(nn.ConvTranspose2d(channels, shape[0], 2, 2))
+                continue
+            out = depth * 2 ** (stage - 1)
+            layers += [nn.ConvTranspose2d(channels, out, 4, 2, 1), _Norm(out)]
             channels = out
         self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
@@ -133,17 +141,17 @@ class Head(nn.Module):
         self, in_dim: int, out_dim: int, units: int, layers: int = 1, out_scale: float = 1.0
     ) -> None:
         super().__init__()
-        inner: list[nn.Module] = []
-        for _ in range(layers):
-            # LayerNorm, not RMSNorm: the former is one fused call on a CPU, the latter is not.
-            inner += [nn.Linear(in_dim, units, bias=False), nn.LayerNorm(units), nn.SiLU(True)]
-            in_dim = units
-        self.inner = nn.Sequential(*inner)
-        self.last = nn.Linear(in_dim, out_dim)
+        widths = [in_dim, *[units] * layers]
+        self.linears = nn.ModuleList(nn.Linear(n, units, bias=False) for n in widths[:-1])
+        # LayerNorm, not RMSNorm: the former is one fused call on a CPU, the latter is not.
+        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(layers))
+        self.last = nn.Linear(widths[-1], out_dim)
         nn.init.zeros_(self.last.bias)
         with torch.no_grad():
             self.last.weight.mul_(out_scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate the head."""
-        return self.last(self.inner(x))
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            x = silu(norm(linear(x)))
+        return self.last(x)
