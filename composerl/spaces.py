@@ -120,14 +120,19 @@ class Spaces:
         return cls(low=_floats(action.space.low), high=_floats(action.space.high), **common)
 
 
-def open_gym(env: str | Callable[[], gym.Env]) -> gym.Env:
-    """Make an environment from its gymnasium id or factory; an unknown id says what is near."""
+def open_gym(env: str | Callable[[], gym.Env], *, render_mode: str | None = None) -> gym.Env:
+    """Make an environment from its gymnasium id or factory; an unknown id says what is near.
+
+    ``render_mode`` is for ids: a factory has its own.
+    """
     if not isinstance(env, str):
         return env()
+    # Not every environment takes the argument.
+    options = {} if render_mode is None else {"render_mode": render_mode}
     try:
         if env.startswith(PREFIXES):
-            return open_game(env)
-        return gym.make(env)
+            return open_game(env, **options)
+        return gym.make(env, **options)
     except ImportError as error:
         raise ValueError(
             f"environment {env!r} needs a package that is not installed: {error}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from tensordict import TensorDict
@@ -123,7 +124,7 @@ class RecordCollector(VectorCollector):
             self._forget()
         live, envs, steps = self._live, self._envs, self.frames_per_batch
         number, space = len(envs), envs[0].action_space
-        discrete = self.env.action_spec.dtype == torch.int64
+        discrete = isinstance(space, gym.spaces.Discrete)
         obs = np.empty((number, steps, *live.obs.shape[1:]), live.obs.dtype)
         action = np.zeros((number, steps, *space.shape), np.int64 if discrete else np.float32)
         reward = np.zeros((number, steps), np.float32)
@@ -149,7 +150,9 @@ class RecordCollector(VectorCollector):
                 live.obs[i] = seen
         arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
                   "terminal": terminal}  # fmt: skip
-        return TensorDict({k: torch.from_numpy(v) for k, v in arrays.items()}, [number, steps])
+        records = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        # The public constructor checks every entry again: for one step, as long as all else.
+        return TensorDict._new_unsafe(records, torch.Size([number, steps]))
 
     def _choose(self, live: Live) -> Tensor:
         """Actions ``(environments, ...)`` for the observations; the actor remembers them."""
