@@ -133,9 +133,10 @@ class DreamerLoss(WorldModelLoss):
             world = self.world_network
             reward = two_hot_mean(world.reward_head(features[1:]), self.bins)
             continues = world.continue_head(features[1:]).squeeze(-1).sigmoid()
-            average = two_hot_mean(self.target_value_network(features), self.bins)
-        logits = self.value_network(features)
-        value = two_hot_mean(logits.detach(), self.bins)
+            average = two_hot_mean(self.target_value_network(features[:-1]), self.bins)
+            last = two_hot_mean(self.value_network(features[-1:]), self.bins)
+        logits = self.value_network(features[:-1])
+        value = torch.cat([two_hot_mean(logits.detach(), self.bins), last])
         returns = lambda_return(reward, continues, value, self.lmbda)
         started = (~fit.terminal).to(value.dtype).view(1, -1)
         weight = torch.cat([started, continues[:-1]]).cumprod(0)
@@ -145,14 +146,14 @@ class DreamerLoss(WorldModelLoss):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         actor = -weight * (chosen * advantage + self.entropy_coeff * entropy)
-        targets = torch.stack([returns, average[:-1]], -1)
-        critic = two_hot_loss(logits[:-1], targets, self.bins)
-
         replay, counts = self._replay_returns(fit, returns[0].view(shape))
-        replayed = two_hot_loss(logits[0].view(*shape, -1), replay, self.bins)
-        replayed = (replayed + critic[0, :, 1].view(shape)) * counts
+        targets = torch.stack([returns, average, returns], -1)
+        targets[0, :, 2] = replay.flatten()  # replayed states are the first imagined ones
+        critic, regularizer, replayed = two_hot_loss(logits, targets, self.bins).unbind(-1)
+        replayed = (replayed[0] + regularizer[0]).view(shape) * counts
+
         fit.rows["loss_actor"] = actor.mean(0).view(shape)
-        fit.rows["loss_value"] = (weight * critic.sum(-1)).mean(0).view(shape)
+        fit.rows["loss_value"] = (weight * (critic + regularizer)).mean(0).view(shape)
         fit.rows["loss_replay"] = self.replay_scale * replayed
         fit.metrics["entropy"] = entropy.mean(0).view(shape)
         fit.metrics["return"] = returns.mean(0).view(shape)

@@ -58,8 +58,8 @@ def two_hot_loss(logits: Tensor, target: Tensor, bins: Tensor) -> Tensor:
     low, share = _neighbours(target.detach(), bins)
     if single:
         low, share = low.unsqueeze(-1), share.unsqueeze(-1)
-    found = logits.gather(-1, torch.cat([low, low + 1], -1))
-    lower, upper = (found - logits.logsumexp(-1, keepdim=True)).chunk(2, -1)
+    found = logits.log_softmax(-1).gather(-1, torch.cat([low, low + 1], -1))
+    lower, upper = found.chunk(2, -1)
     loss = -((1 - share) * lower + share * upper)
     return loss.squeeze(-1) if single else loss
 

@@ -99,7 +99,8 @@ class ImageEncoder(nn.Module):
 class ImageDecoder(nn.Module):
     """Features ``(n, in_dim)`` to images ``(n, channels, height, width)``: the encoder backwards.
 
-    The images are means, about 0 to 1, not clipped.
+    The images are means, about 0 to 1, not clipped. They start black, as most of a game's screen
+    is: Adam would take hundreds of steps to move the last bias there.
     """
 
     def __init__(self, in_dim: int, shape: tuple[int, ...], depth: int) -> None:
@@ -118,12 +119,14 @@ class ImageDecoder(nn.Module):
             out = depth * 2 ** (stage - 1)
             layers += [nn.ConvTranspose2d(channels, out, 4, 2, 1), _Norm(out)]
             channels = out
+        nn.init.zeros_(layers[-1].weight)
+        nn.init.zeros_(layers[-1].bias)
         self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode a batch of features."""
         x = self.linear(features).view(-1, *self.grid).permute(0, 3, 1, 2)
-        return self.layers(x) + 0.5
+        return self.layers(x)
 
 
 class Head(nn.Module):

@@ -200,6 +200,7 @@ def dreamer(**options: Any) -> tuple[DreamerLoss, TensorDict]:
         for head in (loss.value_network, loss.world_network.reward_head):
             head.last.weight.normal_(std=0.3)
             head.last.bias.copy_(-torch.arange(-127, 128).abs())
+        loss.world_network.decoder.layers[-1].weight.normal_(std=0.1)
     loss.target_value_network.load_state_dict(loss.value_network.state_dict())
     return loss.eval(), record_batch()  # in training mode each call moves the returns' scale
 

@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = {
     "num_envs": 2, "warmup": 4, "buffer_size": 500, "updates": 2,
     "rollout": 10, "demonstrations": 2, "epochs": 4,
     "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8),
+    "size": "debug", "length": 2, "train_ratio": 64.0, "horizon": 2,
 }  # fmt: skip
 
 _context = multiprocessing.get_context("forkserver")
