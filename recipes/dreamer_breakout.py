@@ -2,8 +2,8 @@
 
 The algorithm is that of dreamer_catch.py; the defaults are for Atari: 64 x 64 pixels in colour,
 each action for 4 frames, sticky actions, and a lost life ends what the model imagines but not the
-game. They fit one CPU core, where 100,000 steps take a day; on a GPU use --device cuda
---size medium --batch-size 16 --length 64.
+game, which is cut after 2500 steps. They fit one CPU core, where 100,000 steps take hours; on a
+GPU use --device cuda --size medium --batch-size 16 --length 64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dreamer_catch import main
 
 @dataclass(frozen=True, kw_only=True)
 class Config(CatchConfig):
-    env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true"
+    env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=2500"
     steps: int = 100_000
     eval_every: int = 5000
     eval_episodes: int = 5

@@ -130,9 +130,7 @@ class DreamerLoss(WorldModelLoss):
         shape = fit.reward.shape
         features, log_probs, actions = self._imagine(fit.latent)
         with torch.no_grad():
-            world = self.world_network
-            reward = two_hot_mean(world.reward_head(features[1:]), self.bins)
-            continues = world.continue_head(features[1:]).squeeze(-1).sigmoid()
+            reward, continues = self._outcomes(features[1:])
             average = two_hot_mean(self.target_value_network(features[:-1]), self.bins)
             last = two_hot_mean(self.value_network(features[-1:]), self.bins)
         logits = self.value_network(features[:-1])
@@ -180,6 +178,12 @@ class DreamerLoss(WorldModelLoss):
             log_probs.append(log_prob)
             actions.append(action)
         return torch.stack(features), torch.stack(log_probs), torch.stack(actions)
+
+    def _outcomes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward and continue that the model expects on arriving at imagined states."""
+        world = self.world_network
+        reward = two_hot_mean(world.reward_head(features), self.bins)
+        return reward, world.continue_head(features).squeeze(-1).sigmoid()
 
     def _scale(self, returns: Tensor, mask: Tensor | None) -> Tensor:
         """What advantages are divided by; in training mode the returns first move it."""

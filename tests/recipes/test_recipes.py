@@ -67,8 +67,12 @@ def test_policy_from_the_run_directory_alone(path, finished):
     policy = composerl.load(run)
     result = policy.evaluate(episodes=2, seed=0)
     assert result.mean == summary(run)["final"]["return"]
-    obs = np.random.default_rng(0).normal(size=(5, *policy.spaces.obs_shape)).astype(np.float32)
+    rng, shape = np.random.default_rng(0), (5, *policy.spaces.obs_shape)
+    pixels = policy.spaces.obs_dtype == "uint8"
+    obs = rng.integers(0, 256, shape, np.uint8) if pixels else rng.normal(size=shape)
+    obs = obs.astype(policy.spaces.obs_dtype)
     batch = policy.predict(obs)
+    policy.reset()  # one with memory holds that of five episodes
     np.testing.assert_allclose(policy.predict(obs[0]), batch[0], rtol=1e-5, atol=1e-6)
     from_checkpoint = composerl.load(sorted((run / "checkpoints").glob("step-*"))[-1])
     np.testing.assert_array_equal(from_checkpoint.predict(obs), batch)
