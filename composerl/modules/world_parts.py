@@ -74,8 +74,9 @@ class _Norm(nn.Module):
 class ImageEncoder(nn.Module):
     """Images ``(n, channels, height, width)`` in [0, 1] to features ``(n, out_dim)``.
 
-    Each stage halves the sides and doubles the channels, from ``depth``. Memory format is
-    channels_last throughout, which convolutions on a CPU are fastest in.
+    Each stage halves the sides and doubles the channels, from ``depth``. Activations are
+    channels_last throughout, which convolutions on a CPU are fastest in; weights are not, as an
+    optimizer's state, loaded from a file, would then have another order in memory than they.
     """
 
     def __init__(self, shape: tuple[int, ...], depth: int) -> None:
@@ -86,7 +87,7 @@ class ImageEncoder(nn.Module):
             out = depth * 2**stage
             layers += [nn.Conv2d(channels, out, 4, 2, 1), _Norm(out)]
             channels = out
-        self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+        self.layers = nn.Sequential(*layers)
         scale = 2 ** _stages(shape)
         self.out_dim = channels * shape[1] // scale * (shape[2] // scale)
 
@@ -121,7 +122,7 @@ class ImageDecoder(nn.Module):
             channels = out
         nn.init.zeros_(layers[-1].weight)
         nn.init.zeros_(layers[-1].bias)
-        self.layers = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode a batch of features."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -22,7 +23,16 @@ from recipes.harness import (
 import composerl
 from composerl.config import config_from_yaml
 
-every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+NEEDS = {"dreamer_breakout": "ale_py"}
+
+
+def _param(path):
+    package = NEEDS.get(path.stem, "torch")
+    absent = pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+    return pytest.param(path, marks=absent, id=path.stem)
+
+
+every_recipe = pytest.mark.parametrize("path", [_param(path) for path in RECIPES])
 
 
 @pytest.fixture(scope="module")
