@@ -27,16 +27,15 @@ class Config(CatchConfig):
     eval_every: int = 5000
     eval_episodes: int = 5
     num_envs: int = 1
+    warmup: int = 500
     buffer_size: int = 100_000
     train_ratio: float = 64.0
     batch_size: int = 8
     length: int = 32
     size: Literal["debug", "small", "medium"] = "small"
-    """Of all networks; 0.2, 1.5 and 3.2 million parameters."""
     lr: float = 1e-4
-    """Learning rate of actor and critic."""
     model_lr: float = 3e-4
-    """Learning rate of the world model."""
+    horizon: int = 15
 
 
 if __name__ == "__main__":

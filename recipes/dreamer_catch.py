@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "composerl/Catch-v0"
-    steps: int = 8000
+    steps: int = 24_000
+    eval_every: int = 2000
     eval_episodes: int = 50
-    num_envs: int = 8
+    num_envs: int = 16
     """Environments stepped together."""
-    warmup: int = 1000
+    warmup: int = 2000
     """Environment steps at the start that act at random and train nothing."""
     buffer_size: int = 100_000
     """Records kept for replay."""
-    train_ratio: float = 128.0
+    train_ratio: float = 32.0
     """Records replayed for each environment step."""
     batch_size: int = 16
     """Sequences in a batch."""
     length: int = 16
     """Records of a sequence; one more in front of them warms the memory up."""
     size: Literal["debug", "small", "medium"] = "debug"
-    """Of all networks; at 64 x 64 pixels 0.2, 1.5 and 3.2 million parameters."""
-    lr: float = 3e-4
+    """Of all networks; at 64 x 64 pixels 0.2, 1.6 and 3 million parameters."""
+    lr: float = 5e-4
     """Learning rate of actor and critic."""
-    model_lr: float = 2e-3
+    model_lr: float = 3e-3
     """Learning rate of the world model."""
     max_grad_norm: float = 100.0
     """Clip gradients to this global norm."""
@@ -48,7 +49,7 @@ class Config(RunConfig):
     """Share of the critic that enters its moving average at each update."""
     gamma: float = 1 - 1 / 333
     """Discount."""
-    horizon: int = 15
+    horizon: int = 10
     """Steps imagined from each replayed record."""
     lmbda: float = 0.95
     """1 trusts imagined rewards to the horizon, 0 the critic after a step."""

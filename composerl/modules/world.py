@@ -19,7 +19,7 @@ __all__ = ["SIZES", "Latent", "Observed", "WorldModel", "world_model", "world_si
 SIZES: dict[str, dict[str, int]] = {
     "debug": {"deter": 64, "latents": 8, "classes": 8, "units": 64, "layers": 1, "depth": 4},
     "small": {"deter": 256, "latents": 16, "classes": 16, "units": 128, "layers": 2, "depth": 8},
-    "medium": {"deter": 512, "latents": 16, "classes": 16, "units": 192, "layers": 2, "depth": 8},
+    "medium": {"deter": 512, "latents": 24, "classes": 16, "units": 128, "layers": 2, "depth": 8},
 }
 
 #: Classes of the two-hot heads.
