@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "composerl/Catch-v0"
-    steps: int = 24_000
+    steps: int = 20_000
     eval_every: int = 2000
     eval_episodes: int = 50
     num_envs: int = 16
