@@ -30,6 +30,7 @@ from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
+from composerl.memory import keep_freed_memory
 from composerl.pictures import write_png
 from composerl.policy import Policy
 from composerl.score import Score, describe
@@ -76,6 +77,7 @@ class Run:
         _check_device(config.device)
         self._spaces = Spaces.of(config.env)
         torch.set_num_threads(config.threads)
+        keep_freed_memory()
         random.seed(config.seed)
         np.random.seed(config.seed)
         torch.manual_seed(config.seed)

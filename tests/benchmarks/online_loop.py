@@ -19,7 +19,7 @@ from time import process_time
 WARMUP, STEPS = 500, 1500
 
 
-def ours(name: str) -> float:
+def ours(name: str, compiled: bool) -> float:
     """The loop of our recipes."""
     import torch
     from torch.optim import RMSprop
@@ -29,15 +29,17 @@ def ours(name: str) -> float:
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
     from composerl.losses import FQFLoss, IQNLoss
+    from composerl.memory import keep_freed_memory
     from composerl.modules import fqf_network, iqn_network
     from composerl.spaces import Spaces
 
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a Run does
     spaces = Spaces.of("CartPole-v1")
     if name == "iqn":
         actor = iqn_network(spaces, (128, 128), num_acting_quantiles=32)
         loss = IQNLoss(actor.value_network, num_quantiles=32, num_target_quantiles=32)
-        update = Update(loss)
+        update = Update(loss, compile=compiled)
     else:
         actor = fqf_network(spaces, (128, 128), num_quantiles=32)
         loss = FQFLoss(actor.value_network, actor.fraction_network)
@@ -45,7 +47,7 @@ def ours(name: str) -> float:
             FusedAdam(loss.value_network.parameters()),
             RMSprop(loss.fraction_network.parameters(), lr=1e-6),
         ]
-        update = Update(loss, optimizer=optimizers)
+        update = Update(loss, optimizer=optimizers, compile=compiled)
     actor.epsilon = 0.1
     buffer = ReplayBuffer(20_000, 64)
     # One update per environment step either way: eight of each in a turn.
@@ -123,14 +125,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tianshou", help="a Python that has tianshou")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["ours", "compiled", "theirs"], help=argparse.SUPPRESS)
     parser.add_argument("--algorithm", choices=["iqn", "fqf"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         warnings.simplefilter("ignore")
-        print(ours(args.algorithm) if args.side == "ours" else theirs(args.algorithm))
+        compiled = args.side == "compiled"
+        print(theirs(args.algorithm) if args.side == "theirs" else ours(args.algorithm, compiled))
         return
-    sides = {"ours": sys.executable} | ({"theirs": args.tianshou} if args.tianshou else {})
+    sides = dict.fromkeys(("ours", "compiled"), sys.executable)
+    sides |= {"theirs": args.tianshou} if args.tianshou else {}
     for algorithm in ("iqn", "fqf"):
         rates: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(args.rounds):
