@@ -7,7 +7,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TransformObservation
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    FrameStackObservation,
+    TimeLimit,
+    TransformObservation,
+)
 
 __all__ = ["PREFIXES", "open_game"]
 
@@ -33,6 +38,8 @@ def open_game(name: str, **options: Any) -> gym.Env:
     - ``life_loss``: steps tell in their info, as ``life_loss``, whether a life was lost, which a
       :class:`~composerl.data.RecordCollector` makes a terminal record of; the game goes on, so
       that its return is that of the whole game (false).
+    - ``limit``: steps after which a game is cut (the id's own, 27,000 for ``-v5``); a policy that
+      never serves would play on to the end.
 
     ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255.
 
@@ -86,6 +93,7 @@ _SETTINGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "repeat": (_count, "a number of at least 1"),
     "sticky": (_probability, "a number from 0 to 1"),
     "life_loss": (_truth, "true or false"),
+    "limit": (_count, "a number of at least 1"),
 }
 
 
@@ -122,6 +130,8 @@ def _open_atari(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:
         game, settings.get("repeat", 4), settings.get("size", 84), colour,
         settings.get("life_loss", False),
     )  # fmt: skip
+    if "limit" in settings:
+        screen = TimeLimit(screen, settings["limit"])
     if stack == 1:
         return screen
     channels, height, width = screen.observation_space.shape

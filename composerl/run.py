@@ -8,7 +8,7 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
 from composerl.memory import keep_freed_memory
+from composerl.pictures import write_png
 from composerl.policy import Policy
 from composerl.score import Score, describe
 from composerl.spaces import Spaces
@@ -165,6 +166,23 @@ class Run:
         if not self._due(self.config.eval_every):
             return None
         return self._evaluate()
+
+    def image(self, name: str, draw: Callable[[], np.ndarray]) -> Path | None:
+        """Save a picture, uint8 ``(height, width, 3)``, whenever an evaluation is due.
+
+        It goes to ``images/<name>-<step>.png`` in the run directory and to W&B. ``draw`` may use
+        random numbers: the training does not notice.
+        """
+        if not self._due(self.config.eval_every):
+            return None
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"the name of an image is letters, digits, '.', '-', got {name!r}")
+        generators = rng_state()
+        path = self.directory / "images" / f"{name}-{self.step:08d}.png"
+        write_png(path, draw())
+        self._tracker.image(name, path, self.step)
+        restore_rng(generators)
+        return path
 
     def finish(self, actor: nn.Module) -> Policy:
         """Write the policy and the summary, print the table; returns the policy to use."""

@@ -73,9 +73,13 @@ def _keys(loss: LossModule, batch: TensorDict) -> None:
     expected = _call(loss, batch)
     for field in dataclasses.fields(loss._AcceptedKeys):
         if getattr(loss.tensor_keys, field.name) == "reward":
+            # Transitions have the reward under "next", records of sequences beside the rest.
+            old, new = (("next", "reward"), ("next", "renamed"))
+            if "reward" in before:
+                old, new = "reward", "renamed"
             loss.set_keys(**{field.name: "renamed"})
-            moved = batch.clone().rename_key_(("next", "reward"), ("next", "renamed"))
-            assert ("next", "renamed") in loss.in_keys, "set_keys must change in_keys"
+            moved = batch.clone().rename_key_(old, new)
+            assert new in loss.in_keys, "set_keys must change in_keys"
             out = _call(loss, moved)
             for key in _minimised(expected):
                 _close(out[key], expected[key], f"{key} after set_keys({field.name}=...)")

@@ -106,6 +106,13 @@ class Tracker:
                 if key != "step" and not isinstance(value, str):
                     self._writer.add_scalar(key, value, global_step=row["step"])
 
+    def image(self, name: str, path: Path, step: int) -> None:
+        """Show a picture in W&B, which needs Pillow for it; without, the file is all there is."""
+        if self._run is not None and find_spec("PIL") is not None:
+            import wandb
+
+            self._run.log({"step": step, f"images/{name}": wandb.Image(str(path))})
+
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set entries of the W&B summary, the row that stands for the run in its tables."""
         if self._run is not None:

@@ -43,6 +43,13 @@ def test_settings_are_read_from_the_string():
     )
 
 
+def test_a_limit_cuts_a_game(ale):
+    env = open_gym(f"{DREAMER},limit=5")
+    env.reset(seed=0)
+    ends = [env.step(0)[2:4] for _ in range(5)]
+    assert ends == [(False, False)] * 4 + [(False, True)]
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [

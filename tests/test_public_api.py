@@ -63,7 +63,9 @@ def test_imports_go_one_way():
                     assert any(node.module.startswith(name) for name in names), (path, node.module)
 
 
-@pytest.mark.parametrize("name", ["bc", "dynamics", "fqf", "gail", "iql", "iqn", "sac"])
+@pytest.mark.parametrize(
+    "name", ["bc", "dreamer", "dynamics", "fqf", "gail", "iql", "iqn", "sac", "world_model"]
+)
 def test_examples_in_docstrings_run(name):
     results = doctest.testmod(importlib.import_module(f"composerl.losses.{name}"))
     assert results.attempted > 0

@@ -3,6 +3,19 @@
 from composerl.losses.bc import BCLoss
 from composerl.losses.cql import CQLLoss
 from composerl.losses.discrete_cql import DiscreteCQLLoss
+from composerl.losses.dreamer import DreamerLoss
+from composerl.losses.dreamer_math import (
+    categorical_kl,
+    free_nats_kl,
+    lambda_return,
+    return_range,
+    symexp,
+    symexp_bins,
+    symlog,
+    two_hot,
+    two_hot_loss,
+    two_hot_mean,
+)
 from composerl.losses.dynamics import DynamicsLoss
 from composerl.losses.fqf import FQFLoss
 from composerl.losses.functional import (
@@ -25,6 +38,7 @@ from composerl.losses.iqn import IQNLoss
 from composerl.losses.ppo import ClipPPOLoss
 from composerl.losses.rewards import GAILReward
 from composerl.losses.sac import SACLoss
+from composerl.losses.world_model import WorldModelLoss
 from composerl.losses.xql import XQLLoss
 
 __all__ = [
@@ -32,6 +46,7 @@ __all__ = [
     "CQLLoss",
     "ClipPPOLoss",
     "DiscreteCQLLoss",
+    "DreamerLoss",
     "DynamicsLoss",
     "FQFLoss",
     "GAILLoss",
@@ -39,17 +54,28 @@ __all__ = [
     "IQLLoss",
     "IQNLoss",
     "SACLoss",
+    "WorldModelLoss",
     "XQLLoss",
     "advantage_weighted_loss",
+    "categorical_kl",
     "clipped_objective",
     "cql_penalty",
     "discriminator_loss",
     "distance",
     "expectile_loss",
+    "free_nats_kl",
     "gail_reward",
     "gaussian_nll",
     "gumbel_rescale_loss",
+    "lambda_return",
     "quantile_huber_loss",
+    "return_range",
     "squashed_sample",
+    "symexp",
+    "symexp_bins",
+    "symlog",
+    "two_hot",
+    "two_hot_loss",
+    "two_hot_mean",
     "xql_value_loss",
 ]

@@ -14,18 +14,22 @@ from composerl.losses import (
     ClipPPOLoss,
     CQLLoss,
     DiscreteCQLLoss,
+    DreamerLoss,
     DynamicsLoss,
     FQFLoss,
     GAILLoss,
     IQLLoss,
     IQNLoss,
     SACLoss,
+    WorldModelLoss,
     XQLLoss,
 )
 from composerl.modules import (
     MLP,
     categorical_actor,
     discriminator,
+    dreamer_actor,
+    dreamer_critic,
     ensemble,
     fqf_network,
     gaussian_actor,
@@ -33,6 +37,7 @@ from composerl.modules import (
     tanh_gaussian_actor,
     twin_q,
     value,
+    world_model,
 )
 from composerl.spaces import Spaces
 
@@ -156,17 +161,63 @@ def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any,
     return loss, batch
 
 
+IMAGES = Spaces(obs_shape=(1, 16, 16), obs_dtype="uint8", num_actions=3)
+TINY = {"deter": 6, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2}
+#: Without context records every row counts; without free nats every loss has a gradient.
+EVERY = {"context": 0, "free_nats": 0.0}
+
+
+def record_batch(rows: int = 4, time: int = 5) -> TensorDict:
+    """Sequences of records with episodes that start, terminate and are cut inside."""
+    generator = torch.Generator().manual_seed(0)
+    steps = torch.arange(rows * time).reshape(rows, time)
+    first = steps.remainder(7).eq(3)
+    pixels = torch.randint(0, 256, (rows, time, 1, 16, 16), generator=generator)
+    return TensorDict(
+        {
+            "observation": pixels.to(torch.uint8),
+            "action": torch.randint(0, 3, (rows, time), generator=generator).masked_fill(first, 0),
+            "reward": torch.randn(rows, time, generator=generator).masked_fill(first, 0.0),
+            "first": first,
+            "terminal": steps.remainder(14).eq(2),
+        },
+        [rows, time],
+    )
+
+
+def world(**options: Any) -> tuple[WorldModelLoss, TensorDict]:
+    torch.manual_seed(0)
+    return WorldModelLoss(world_model(IMAGES, TINY), **{**EVERY, **options}), record_batch()
+
+
+def dreamer(**options: Any) -> tuple[DreamerLoss, TensorDict]:
+    torch.manual_seed(0)
+    actor = dreamer_actor(IMAGES, TINY)
+    networks = actor.world_network, actor.actor_network, dreamer_critic(IMAGES, TINY)
+    loss = DreamerLoss(*networks, horizon=4, **{**EVERY, **options})
+    with torch.no_grad():
+        # The zeros that these heads start from would hide mistakes; bins of 1e8 everything else.
+        for head in (loss.value_network, loss.world_network.reward_head):
+            head.last.weight.normal_(std=0.3)
+            head.last.bias.copy_(-torch.arange(-127, 128).abs())
+        loss.world_network.decoder.layers[-1].weight.normal_(std=0.1)
+    loss.target_value_network.load_state_dict(loss.value_network.state_dict())
+    return loss.eval(), record_batch()  # in training mode each call moves the returns' scale
+
+
 #: Loss class -> function that makes (loss, batch), and options of check_loss.
 EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]] = {
     "BCLoss": (bc, {"num_actions": 3}),
     "CQLLoss": (cql, {}),
     "ClipPPOLoss": (ppo, {"num_actions": 3}),
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
+    "DreamerLoss": (dreamer, {"num_actions": 3}),
     "DynamicsLoss": (dynamics, {}),
     "FQFLoss": (fqf, {"num_actions": 3}),
     "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
     "IQNLoss": (iqn, {"num_actions": 3}),
     "SACLoss": (sac, {}),
+    "WorldModelLoss": (world, {"num_actions": 3}),
     "XQLLoss": (xql, {}),
 }

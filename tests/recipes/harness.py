@@ -24,7 +24,11 @@ SMALL: dict[str, Any] = {
     "num_envs": 2, "warmup": 4, "buffer_size": 500, "updates": 2,
     "rollout": 10, "demonstrations": 2, "epochs": 4,
     "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8),
+    "size": "debug", "length": 2, "train_ratio": 64.0, "horizon": 2,
 }  # fmt: skip
+
+#: Environments that are small too: an untrained policy plays Breakout until it is cut.
+ENVS = {"dreamer_breakout": "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=30"}
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["composerl.run", "composerl.update", "composerl.losses"])
@@ -43,6 +47,8 @@ def small_config(recipe: ModuleType, out: Path, **changes: Any) -> Any:
     """The recipe's configuration, made small."""
     known = {field.name for field in fields(recipe.Config)}
     values = {name: value for name, value in SMALL.items() if name in known}
+    if recipe.__name__ in ENVS:
+        values["env"] = ENVS[recipe.__name__]
     return recipe.Config(out=out, **(values | changes))
 
 

@@ -1,0 +1,207 @@
+"""Dreamer: a world model, and an actor and a critic that learn in what it imagines."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import dispatch
+from torch import Tensor, nn
+
+from composerl.losses.common import check_number
+from composerl.losses.dreamer_math import (
+    lambda_return,
+    return_range,
+    two_hot_loss,
+    two_hot_mean,
+)
+from composerl.losses.world_model import WorldModelLoss, _Fit
+
+__all__ = ["DreamerLoss"]
+
+
+class DreamerLoss(WorldModelLoss):
+    r"""DreamerV3: the world model's losses, and those of actor and critic in imagination.
+
+    Paper: Hafner et al. 2023, https://arxiv.org/abs/2301.04104. Adds to :class:`WorldModelLoss`:
+    from every posterior state, ``horizon`` steps with the actor's own actions; rewards r and
+    continues c (which hold the discount) are the model's. With returns
+    :math:`R_t = r_{t+1} + c_{t+1} ((1 - \lambda) v_{t+1} + \lambda R_{t+1})`, weights
+    :math:`w_t = \prod_{i \le t} c_i` (:math:`c_0` is what was recorded) and the scale
+    S, a moving average of the distance between the returns' 5 % and 95 % quantiles,
+
+    .. math::
+        L_{actor} &= -w_t \, (sg((R_t - v_t) / \max(1, S)) \log \pi(a_t | s_t) + \eta H(\pi)) \\
+        L_{value} &= w_t \, (CE(twohot(R_t), v_t) + CE(twohot(\bar v_t), v_t)) \\
+        L_{replay} &= 0.3 \, (CE(twohot(R^{replay}_t), v_t) + CE(twohot(\bar v_t), v_t))
+
+    The critic bootstraps with itself and is held near its moving average :math:`\bar v` (use
+    ``tau=0.02`` in an Update). :math:`R^{replay}` is the return of the recorded rewards, whose
+    values are the imagined returns :math:`R_0`; an episode's last record has none.
+
+    Each network is evaluated once per state (the critic's average too). No loss reaches the
+    network of another: replayed values do not shape the model either, as they do in the authors'
+    latest code.
+
+    Args:
+        world_network: see :class:`WorldModelLoss`; also ``imagine(latent, action)``.
+        actor_network: features to log-probabilities of the actions.
+        value_network: features to 255 two-hot logits.
+
+    Keyword Args:
+        horizon: steps imagined.
+        lmbda: lambda in [0, 1]: 1 trusts the imagined rewards, 0 the critic.
+        entropy_coeff: eta: larger keeps the actor more random.
+        return_rate: share of each batch in the moving average S.
+        replay_scale: weight of the replayed states' value loss; 0 for none.
+        context: as for :class:`WorldModelLoss`, and so are the others.
+
+    Reads: what :class:`WorldModelLoss` does.
+
+    Returns: its losses, ``loss_actor``, ``loss_value``, ``loss_replay``; detached ``kl``,
+    ``entropy`` (of the actor), ``return`` (imagined), ``value``, ``return_range`` (S).
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import DreamerLoss
+        >>> from composerl.modules import dreamer_actor, dreamer_critic
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> spaces = Spaces(obs_shape=(1, 16, 16), num_actions=3)
+        >>> actor = dreamer_actor(spaces, "debug")
+        >>> loss = DreamerLoss(
+        ...     actor.world_network, actor.actor_network, dreamer_critic(spaces, "debug"))
+        >>> batch = TensorDict({
+        ...     "observation": torch.randint(0, 256, (2, 5, 1, 16, 16), dtype=torch.uint8),
+        ...     "action": torch.randint(0, 3, (2, 5)), "reward": torch.randn(2, 5),
+        ...     "first": torch.zeros(2, 5, dtype=torch.bool),
+        ...     "terminal": torch.zeros(2, 5, dtype=torch.bool)}, [2, 5])
+        >>> [key for key in sorted(loss(batch).keys()) if key not in WorldModelLoss.out_keys]
+        ['entropy', 'loss_actor', 'loss_replay', 'loss_value', 'return', 'return_range', 'value']
+    """
+
+    out_keys = [  # noqa: RUF012
+        *WorldModelLoss.out_keys, "loss_actor", "loss_value", "loss_replay",
+        "entropy", "return", "value", "return_range",
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        world_network: nn.Module,
+        actor_network: nn.Module,
+        value_network: nn.Module,
+        *,
+        horizon: int = 15,
+        lmbda: float = 0.95,
+        entropy_coeff: float = 3e-4,
+        return_rate: float = 0.01,
+        replay_scale: float = 0.3,
+        context: int = 1,
+        gamma: float = 1 - 1 / 333,
+        dynamics_scale: float = 1.0,
+        representation_scale: float = 0.1,
+        free_nats: float = 1.0,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(
+            world_network, context=context, gamma=gamma, dynamics_scale=dynamics_scale,
+            representation_scale=representation_scale, free_nats=free_nats, reduction=reduction,
+        )  # fmt: skip
+        if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+            raise ValueError(f"horizon must be an integer >= 1, got {horizon!r}")
+        check_number("lmbda", lmbda, 0, 1, ends="[]")
+        check_number("return_rate", return_rate, 0, 1, ends="(]")
+        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
+        check_number("replay_scale", replay_scale, 0, inf, ends="[)")
+        self.actor_network = actor_network
+        self.value_network = value_network
+        self._make_target("value_network")
+        self.horizon = horizon
+        numbers = {"lmbda": lmbda, "entropy_coeff": entropy_coeff, "return_rate": return_rate,
+                   "replay_scale": replay_scale, "return_range": 0.0}  # fmt: skip
+        for name, value in numbers.items():
+            self.register_buffer(name, torch.tensor(float(value)))
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate all losses on sequences of records."""
+        fit = self._fit(tensordict)
+        shape = fit.reward.shape
+        features, log_probs, actions = self._imagine(fit.latent)
+        with torch.no_grad():
+            reward, continues = self._outcomes(features[1:])
+            average = two_hot_mean(self.target_value_network(features[:-1]), self.bins)
+            last = two_hot_mean(self.value_network(features[-1:]), self.bins)
+        logits = self.value_network(features[:-1])
+        value = torch.cat([two_hot_mean(logits.detach(), self.bins), last])
+        returns = lambda_return(reward, continues, value, self.lmbda)
+        started = (~fit.terminal).to(value.dtype).view(1, -1)
+        weight = torch.cat([started, continues[:-1]]).cumprod(0)
+
+        scale = self._scale(returns, fit.mask)
+        advantage = (returns - value[:-1]) / scale
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        actor = -weight * (chosen * advantage + self.entropy_coeff * entropy)
+        replay, counts = self._replay_returns(fit, returns[0].view(shape))
+        targets = torch.stack([returns, average, returns], -1)
+        targets[0, :, 2] = replay.flatten()  # replayed states are the first imagined ones
+        critic, regularizer, replayed = two_hot_loss(logits, targets, self.bins).unbind(-1)
+        replayed = (replayed[0] + regularizer[0]).view(shape) * counts
+
+        fit.rows["loss_actor"] = actor.mean(0).view(shape)
+        fit.rows["loss_value"] = (weight * (critic + regularizer)).mean(0).view(shape)
+        fit.rows["loss_replay"] = self.replay_scale * replayed
+        fit.metrics["entropy"] = entropy.mean(0).view(shape)
+        fit.metrics["return"] = returns.mean(0).view(shape)
+        fit.metrics["value"] = value.mean(0).view(shape)
+        fit.metrics["return_range"] = self.return_range.expand(shape)
+        return self._reduce(fit)
+
+    def _imagine(self, latent: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Features ``(H + 1, n, f)``, log-probabilities ``(H, n, actions)``, actions ``(H, n)``.
+
+        Only the actor's outputs carry gradients: REINFORCE needs none through the model.
+        """
+        latent = type(latent)(*(x.detach() for x in latent))
+        features, log_probs, actions = [latent.features], [], []
+        for _ in range(self.horizon):
+            log_prob = self.actor_network(features[-1])
+            with torch.no_grad():
+                # By the inverse of the cumulated probabilities, which may round to less than 1.
+                drawn = torch.rand_like(log_prob[:, :1])
+                action = (log_prob.exp().cumsum(-1) < drawn).sum(-1)
+                action = action.clamp_max(log_prob.shape[-1] - 1)
+                latent = self.world_network.imagine(latent, action)
+            features.append(latent.features)
+            log_probs.append(log_prob)
+            actions.append(action)
+        return torch.stack(features), torch.stack(log_probs), torch.stack(actions)
+
+    def _outcomes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward and continue that the model expects on arriving at imagined states."""
+        world = self.world_network
+        reward = two_hot_mean(world.reward_head(features), self.bins)
+        return reward, world.continue_head(features).squeeze(-1).sigmoid()
+
+    def _scale(self, returns: Tensor, mask: Tensor | None) -> Tensor:
+        """What advantages are divided by; in training mode the returns first move it."""
+        if self.training:
+            flat = None if mask is None else mask.reshape(1, -1)
+            distance = return_range(returns, mask=flat).to(self.return_range.dtype)
+            self.return_range.lerp_(distance.nan_to_num(), self.return_rate)
+        return self.return_range.clamp_min(1.0)
+
+    def _replay_returns(self, fit: _Fit, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns of the recorded rewards, and which records have one, both ``(batch, time)``."""
+        follows = ~fit.first[:, 1:]
+        if fit.mask is not None:
+            follows = follows & fit.mask[:, 1:]
+        goes_on = torch.cat([follows, torch.zeros_like(follows[:, :1])], 1)
+        continues = self.gamma * (~fit.terminal[:, 1:]).to(value.dtype)
+        # The last record of an episode or a sequence: its value is all that is known.
+        mixed = self.lmbda * goes_on[:, 1:].to(value.dtype)
+        returns = lambda_return(fit.reward[:, 1:].t(), continues.t(), value.t(), mixed.t()).t()
+        returns = torch.cat([returns, value[:, -1:]], 1)
+        return returns, goes_on.to(value.dtype)

@@ -1,0 +1,200 @@
+"""The likelihood of what a world model saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import dispatch
+from torch import Tensor, nn
+
+from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
+from composerl.losses.reading import action_index, blank, read
+
+__all__ = ["WorldModelLoss"]
+
+
+class _Fit(NamedTuple):
+    """What the model's part of an update leaves to the others, without the context records."""
+
+    rows: dict[str, Tensor]
+    metrics: dict[str, Tensor]
+    batch: TensorDictBase
+    mask: Tensor | None
+    latent: Any
+    reward: Tensor
+    first: Tensor
+    terminal: Tensor
+
+
+class WorldModelLoss(LeanLoss):
+    r"""Fits DreamerV3's world model to sequences of records.
+
+    Paper: Hafner et al. 2023, https://arxiv.org/abs/2301.04104. A record t is (action *before* it,
+    observation, reward on arriving, first, terminal). With :math:`h_t, z_t` the state after seeing
+    it, posterior q and prior p
+
+    .. math::
+        L_{image} &= \textstyle\sum_{pixels} (x_t / 255 - \hat x(h_t, z_t))^2 \\
+        L_{reward} &= CE(twohot(r_t), \hat r(h_t, z_t)) \\
+        L_{continue} &= BCE(\gamma (1 - terminal_t), \hat c(h_t, z_t)) \\
+        L_{dynamics} &= c_{dyn} \max(f, \textstyle\sum_k KL(sg(q_k) \| p_k)) \\
+        L_{representation} &= c_{rep} \max(f, \textstyle\sum_k KL(q_k \| sg(p_k)))
+
+    The discount is part of the continue head: imagination multiplies by it and by nothing else.
+
+    Difference to ``torchrl.objectives.DreamerV3ModelLoss``: records instead of transitions, so
+    that an episode's first observation is encoded and its last reward learned; first-flags inside
+    a sequence; context records; masks and weights; free nats on the sum over the latents.
+
+    Args:
+        world_network: with ``image``, ``observe``, ``decoder``, ``reward_head`` (255 logits) and
+            ``continue_head``, as :func:`composerl.modules.world_model` has them.
+
+    Keyword Args:
+        context: records at the start of each sequence that only warm the state up; no loss sees
+            them. 0 if a sequence starts where an episode does.
+        gamma: discount in (0, 1], folded into the continue head's target.
+        dynamics_scale: weight of the prior's KL: larger makes imagination follow the data sooner.
+        representation_scale: weight of the posterior's KL: larger makes states easier to predict
+            and less informative.
+        free_nats: KL below which nothing is done.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Reads, with batch size (batch, time): ``observation`` (uint8 images), ``action`` (integers or
+    one-hot), ``reward``, ``first``, ``terminal``; if present ``priority_weight`` and
+    ``("collector", "mask")``.
+
+    Returns: ``loss_image``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
+    ``loss_representation`` (with reduction ``"none"`` ``(batch, time - context)``); detached
+    ``kl``, without free nats and scales.
+
+    Example:
+        >>> import torch
+        >>> from composerl.losses import WorldModelLoss
+        >>> from composerl.modules import world_model
+        >>> from composerl.spaces import Spaces
+        >>> from tensordict import TensorDict
+        >>> spaces = Spaces(obs_shape=(1, 16, 16), num_actions=3)
+        >>> loss = WorldModelLoss(world_model(spaces, "debug"))
+        >>> batch = TensorDict({
+        ...     "observation": torch.randint(0, 256, (2, 5, 1, 16, 16), dtype=torch.uint8),
+        ...     "action": torch.randint(0, 3, (2, 5)), "reward": torch.randn(2, 5),
+        ...     "first": torch.zeros(2, 5, dtype=torch.bool),
+        ...     "terminal": torch.zeros(2, 5, dtype=torch.bool)}, [2, 5])
+        >>> sorted(loss(batch).keys())
+        ['kl', 'loss_continue', 'loss_dynamics', 'loss_image', 'loss_representation', 'loss_reward']
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        observation: NestedKey = "observation"
+        action: NestedKey = "action"
+        reward: NestedKey = "reward"
+        first: NestedKey = "first"
+        terminal: NestedKey = "terminal"
+        priority_weight: NestedKey = "priority_weight"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+    default_value_estimator = None
+    out_keys = [  # noqa: RUF012
+        "loss_image", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation", "kl",
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        world_network: nn.Module,
+        *,
+        context: int = 1,
+        gamma: float = 1 - 1 / 333,
+        dynamics_scale: float = 1.0,
+        representation_scale: float = 0.1,
+        free_nats: float = 1.0,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction)
+        check_number("gamma", gamma, 0, 1, ends="(]")
+        if isinstance(context, bool) or not isinstance(context, int) or context < 0:
+            raise ValueError(f"context must be an integer >= 0, got {context!r}")
+        self.world_network = world_network
+        self.context = context
+        self.register_buffer("gamma", torch.tensor(float(gamma)))
+        numbers = {"dynamics_scale": dynamics_scale, "free_nats": free_nats,
+                   "representation_scale": representation_scale}  # fmt: skip
+        for name, value in numbers.items():
+            check_number(name, value, 0, inf, ends="[)")
+            self.register_buffer(name, torch.tensor(float(value)))
+        self.register_buffer("bins", symexp_bins())
+
+    def _set_in_keys(self) -> None:
+        keys = self.tensor_keys
+        self._in_keys = [keys.observation, keys.action, keys.reward, keys.first, keys.terminal]
+
+    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
+        self._set_in_keys()
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the losses on sequences of records."""
+        return self._reduce(self._fit(tensordict))
+
+    def _fit(self, tensordict: TensorDictBase) -> _Fit:
+        keys, world, context = self.tensor_keys, self.world_network, self.context
+        if tensordict.ndim != 2 or tensordict.shape[1] <= context:
+            raise ValueError(
+                f"the batch must have shape (batch, time) with more than context={context} "
+                f"records in a sequence, got {tuple(tensordict.shape)}"
+            )
+        mask = self._mask(tensordict)
+        batch = tensordict if mask is None else blank(tensordict, mask)
+        number = world.num_actions
+        action = action_index(read(batch, keys.action), number, batch.batch_size, keys.action)
+        first, terminal = (self._column(batch, key).bool() for key in (keys.first, keys.terminal))
+        reward = self._column(batch, keys.reward)
+
+        image = world.image(read(batch, keys.observation))
+        seen = world.observe(image, action, first)
+        batch, first, terminal, reward = (x[:, context:] for x in (batch, first, terminal, reward))
+        latent = type(seen.latent)(*(x[:, context:].flatten(0, 1) for x in seen.latent))
+        posterior, prior = seen.posterior[:, context:], seen.prior[:, context:]
+        shape = batch.batch_size
+
+        features = latent.features
+        image = image.unflatten(0, (*first.shape[:1], -1))[:, context:].flatten(0, 1)
+        dynamics, representation = free_nats_kl(posterior, prior, self.free_nats)
+        going_on = self.gamma * (~terminal).to(reward.dtype)
+        rows = {
+            "loss_image": (world.decoder(features) - image).square().sum((1, 2, 3)).view(shape),
+            "loss_reward": two_hot_loss(world.reward_head(features).view(*shape, -1), reward,
+                                        self.bins),
+            "loss_continue": F.binary_cross_entropy_with_logits(
+                world.continue_head(features).view(shape), going_on, reduction="none"),
+            "loss_dynamics": self.dynamics_scale * dynamics,
+            "loss_representation": self.representation_scale * representation,
+        }  # fmt: skip
+        with torch.no_grad():
+            metrics = {"kl": categorical_kl(posterior, prior)}
+        mask = None if mask is None else mask[:, context:]
+        return _Fit(rows, metrics, batch, mask, latent, reward, first, terminal)
+
+    def _reduce(self, fit: _Fit) -> TensorDict:
+        reduce, average = self._reducer(fit.batch, fit.mask)
+        out = {key: reduce(value) for key, value in fit.rows.items()}
+        out |= {key: average(value.detach()) for key, value in fit.metrics.items()}
+        return TensorDict(out, fit.batch.batch_size if self.reduction == "none" else [])
+
+    @staticmethod
+    def _column(batch: TensorDictBase, key: NestedKey) -> Tensor:
+        value, shape = read(batch, key), batch.batch_size
+        if value.shape not in (shape, (*shape, 1)):
+            raise ValueError(
+                f"entry {key!r} must have shape {tuple(shape)} or {(*shape, 1)}, "
+                f"got {tuple(value.shape)}"
+            )
+        return value.view(shape)

@@ -1,0 +1,42 @@
+"""Dreamer, version 3 (Hafner et al. 2023), on Atari's Breakout (extra atari).
+
+The algorithm is that of dreamer_catch.py; the defaults are for Atari: 64 x 64 pixels in colour,
+each action for 4 frames, sticky actions, and a lost life ends what the model imagines but not the
+game, which is cut after 2500 steps. They fit one CPU core, where 100,000 steps take hours; on a
+GPU use --device cuda --size medium --batch-size 16 --length 64.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from composerl.config import cli
+
+sys.path.append(str(Path(__file__).parent))
+from dreamer_catch import Config as CatchConfig
+from dreamer_catch import main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(CatchConfig):
+    env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=2500"
+    steps: int = 100_000
+    eval_every: int = 5000
+    eval_episodes: int = 5
+    num_envs: int = 1
+    warmup: int = 500
+    buffer_size: int = 100_000
+    train_ratio: float = 64.0
+    batch_size: int = 8
+    length: int = 32
+    size: Literal["debug", "small", "medium"] = "small"
+    lr: float = 1e-4
+    model_lr: float = 3e-4
+    horizon: int = 15
+
+
+if __name__ == "__main__":
+    cli(Config, main)

@@ -1,0 +1,93 @@
+"""Dreamer's policy outside of training: saved, loaded, acting in an environment (X1, X3, DR5)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import composerl
+from composerl import Policy
+from composerl.catch import CATCH
+from composerl.data import RecordCollector, SequenceReplay
+from composerl.envs import make_env
+from composerl.modules import dreamer_actor
+from composerl.spaces import Spaces, open_gym
+
+
+@pytest.fixture
+def actor():
+    torch.manual_seed(0)
+    network = dreamer_actor(Spaces.of(CATCH), "debug")
+    with torch.no_grad():  # a fresh actor is nearly uniform: let actions depend on the state
+        network.actor_network.head.last.weight.normal_()
+    return network
+
+
+def test_acting_and_training_see_the_same(actor):
+    """From the environment through collector and replay back to the model: equal posteriors.
+
+    Records hold the action before them, the observation and the first-flag as the model saw them
+    while acting; one step off and the recurrent states differ.
+    """
+    states = []
+
+    def explore(observation, state, first):
+        action, state = actor.greedy(observation, state, first)
+        states.append(state)
+        return action, state
+
+    actor.explore = explore
+    collector = RecordCollector(make_env(CATCH, 3), actor, seed=0)
+    replay = SequenceReplay(300, 20, 39)
+    for _ in range(40):
+        replay.extend(collector.next())
+    acted = torch.stack([state["deter"] for state in states], 1)
+    batch = replay.sample()  # there are as many records as a slice has: each is a whole lane
+    world = actor.world_network
+    seen = world.observe(
+        world.image(batch["observation"]), batch["action"], batch["first"], sample=False
+    ).latent
+    assert batch["first"].sum(1).tolist() == [3] * 20  # episodes of 14 records
+    assert len(set(batch["action"].flatten().tolist())) > 1
+    lanes = set()
+    for row in range(20):
+        asked = ~batch["terminal"][row]  # no action follows the last record of an episode
+        asked[-1] = False  # nor, so far, the newest one
+        distance = (acted - seen.deter[row, asked].detach()).abs().amax((1, 2))
+        assert distance.min() < 1e-5
+        lanes.add(int(distance.argmin()))
+    assert lanes == {0, 1, 2}
+
+
+def test_policy_round_trip(actor, tmp_path):
+    policy = Policy(actor, CATCH)
+    loaded = composerl.load(policy.save(tmp_path / "policy.safetensors"))
+    assert loaded.evaluate(5, 3).returns == policy.evaluate(5, 3).returns
+    env = open_gym(CATCH)
+    for seed in range(2):
+        obs, _ = env.reset(seed=seed)
+        policy.reset()
+        loaded.reset()
+        for _ in range(13):
+            action = loaded.predict(obs)
+            assert action == policy.predict(obs)
+            obs = env.step(int(action))[0]
+        assert loaded.state["deter"].shape == (1, 64)
+
+
+def test_a_batch_of_episodes_is_each_of_them_alone(actor):
+    policy = Policy(actor, CATCH)
+    rng = np.random.default_rng(0)
+    episodes = rng.integers(0, 256, (6, 4, 1, 32, 32), np.uint8)
+    together = [policy.predict(frames) for frames in episodes]
+    held = policy.state
+    for row in range(4):
+        policy.reset()
+        alone = [policy.predict(frames[row]) for frames in episodes]
+        assert alone == [actions[row] for actions in together]
+    # the state is the caller's to keep: going on from it is going on
+    policy.state = held
+    following = policy.predict(episodes[0])
+    policy.state = held
+    np.testing.assert_array_equal(policy.predict(episodes[0]), following)

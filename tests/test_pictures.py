@@ -1,0 +1,113 @@
+"""Pictures: PNG files that others can read, strips that show what they say."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from losses.examples import IMAGES, TINY, record_batch
+from test_run import Config, actor
+from wandb_reader import read_wandb
+
+from composerl import Run
+from composerl.modules import world_model
+from composerl.pictures import open_loop, write_png
+
+
+def read_png(path):
+    """Pixels of a file of ours, chunk by chunk, checksums included."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, at = {}, 8
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(
+            kind + body
+        )
+        chunks[kind], at = body, at + 12 + length
+    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert depth == 8
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, -1)
+    assert not lines[:, 0].any()
+    return lines[:, 1:].reshape((height, width, 3) if colour == 2 else (height, width))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])
+def test_png_round_trip(shape, tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    path = write_png(tmp_path / "new" / "image.png", image)
+    np.testing.assert_array_equal(read_png(path), image)
+
+
+@pytest.mark.parametrize("image", [np.zeros((2, 2)), np.zeros((2, 2, 4), np.uint8)])
+def test_what_is_no_image_is_refused(image, tmp_path):
+    with pytest.raises(ValueError, match="a PNG needs uint8 of shape"):
+        write_png(tmp_path / "image.png", image)
+
+
+def strip(**options):
+    torch.manual_seed(0)
+    world = world_model(IMAGES, TINY)
+    with torch.no_grad():
+        world.decoder.layers[-1].weight.normal_()
+    batch = record_batch()
+    return world, batch, open_loop(world, batch, **options)
+
+
+def test_the_strip_shows_truth_model_and_error():
+    """Two sequences of 5 frames of 16 x 16, three lines each, each with a mark above."""
+    world, batch, sheet = strip(rows=2, shown=2)
+    assert sheet.shape == (2 * 3 * 17, 5 * 16, 3)
+    assert sheet.dtype == np.uint8
+    blocks = sheet[..., 0].reshape(2, 3, 17, 5, 16).transpose(0, 1, 3, 2, 4)
+    truth, model, error = (blocks[:, i, :, 1:] for i in range(3))
+    np.testing.assert_array_equal(truth, batch["observation"][:2, :, 0].numpy())
+    expected = (model.astype(float) - truth + 255) / 2
+    np.testing.assert_allclose(error, expected, atol=1)
+    # shown: two frames of a sequence and two of each episode that starts in it (record 3 of row 0)
+    marks = blocks[:, :, :, 0].min((1, 3)) == 255
+    np.testing.assert_array_equal(marks, [[1, 1, 0, 1, 1], [1, 1, 0, 0, 0]])
+    # what was shown is the posterior's picture
+    seen = world.observe(world.image(batch["observation"][:2, :2]), batch["action"][:2, :2],
+                         batch["first"][:2, :2], sample=False)  # fmt: skip
+    picture = world.decoder(seen.latent.features.flatten(0, 1)).clamp(0, 1).detach() * 255
+    np.testing.assert_allclose(
+        model[:, :2].reshape(4, 16, 16), picture[:, 0].round().numpy(), atol=1
+    )
+
+
+def test_what_is_imagined_depends_on_no_later_frame():
+    world, batch, sheet = strip(rows=2, shown=2)
+    batch["observation"][1, 2:] = 0
+    later = open_loop(world, batch, rows=2, shown=2)
+    model = slice(4 * 17, 5 * 17)  # of the second sequence, which has no other first frame
+    np.testing.assert_array_equal(later[model], sheet[model])
+
+
+def test_a_run_saves_images_when_evaluations_are_due(tmp_path):
+    image = np.full((2, 3, 3), 7, np.uint8)
+
+    def train(out, draw, wandb):
+        run = Run(Config(out=out, wandb=wandb), name="toy")
+        policy, drawn = actor(), []
+        for _ in run.steps(6):
+            if draw:
+                run.image("strip", lambda: (torch.rand(9), image)[1])
+            drawn.append(torch.rand(()).item())
+            run.evaluate(policy)
+        run.finish(policy)
+        return drawn
+
+    with_images = train(tmp_path / "a", True, "offline")
+    assert with_images == train(tmp_path / "b", False, "disabled")
+    found = sorted((tmp_path / "a" / "images").iterdir())
+    assert [path.name for path in found] == ["strip-00000003.png", "strip-00000006.png"]
+    np.testing.assert_array_equal(read_png(found[0]), image)
+    assert not (tmp_path / "b" / "images").exists()
+    (logged,) = read_wandb(tmp_path / "a")
+    pictures = [row for row in logged.history if "images/strip" in str(row)]
+    assert [row["step"] for row in pictures] == [3, 6]
