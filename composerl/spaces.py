@@ -119,14 +119,17 @@ class Spaces:
         return cls(low=_floats(action.space.low), high=_floats(action.space.high), **common)
 
 
-def open_gym(env: str | Callable[[], gym.Env]) -> gym.Env:
-    """Make an environment from its gymnasium id or factory; an unknown id says what is near."""
+def open_gym(env: str | Callable[[], gym.Env], **options: Any) -> gym.Env:
+    """Make an environment from its gymnasium id or factory; an unknown id says what is near.
+
+    ``options``, such as ``render_mode``, go to the environment's constructor.
+    """
     if not isinstance(env, str):
-        return env()
+        return env(**options)
     try:
         if env.startswith(PREFIXES):
-            return open_game(env)
-        return gym.make(env)
+            return open_game(env, **options)
+        return gym.make(env, **options)
     except ImportError as error:
         raise ValueError(
             f"environment {env!r} needs a package that is not installed: {error}; "

@@ -2,8 +2,9 @@
 
 Offline, ``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
 ``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
-environment), ``validate`` (against an environment's spaces), ``summarize`` and its kin (what a
-dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a ``ReplayBuffer``.
+environment), ``write_dataset``, ``validate`` (against an environment's spaces), ``summarize`` and
+its kin (what a dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a
+``ReplayBuffer``.
 With a learned model, ``branched_rollouts`` fill a ``ModelBuffer``, which mixes in real rows.
 What needs torch is imported when it is first asked for.
 """
@@ -18,6 +19,7 @@ from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
 from composerl.data.statistics import monte_carlo_returns, return_scale, summarize
+from composerl.data.writers import write_dataset
 
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
@@ -50,6 +52,7 @@ __all__ = [
     "return_scale",
     "summarize",
     "validate",
+    "write_dataset",
 ]
 
 
