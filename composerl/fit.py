@@ -78,8 +78,8 @@ class DynamicsFit:
         """Fit to these transitions, of any batch shape; returns the metrics."""
         loss, model = self.update.loss, self.update.loss.model
         train, judge = self._split(data.select(*loss.in_keys).reshape(-1))
-        keys, members = loss.tensor_keys, model.members
-        model.set_normalizer(train.get(keys.observation), train.get(keys.action))
+        members = model.members
+        model.set_normalizer(*loss.columns(train))
         bootstrap = torch.randint(len(train), (members, len(train)))
 
         best = loss.holdout_mse(judge)

@@ -5,7 +5,7 @@ in it, branched off real states, give many updates for each real step. --model o
 
 The defaults suit Pendulum. The paper's, for --env Hopper-v5 --termination hopper: --steps 125000
 --warmup 5000 --updates 20 --hidden 256 256 --lr 3e-4 --tau 0.005 --model-hidden 200 200 200 200
---model-batch-size 256 --rollouts 100000 --rollout-length 1 15 20000 100000.
+--model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --rollout-length 1 15 20000 100000.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Config(RunConfig):
     """Models that imagine: the best on data held out."""
     model_hidden: tuple[int, ...] = (64, 64, 64)
     """Widths of the hidden layers of each model."""
-    model_lr: float = 1e-3
+    model_lr: float = 3e-3
     """Learning rate of the models."""
     model_batch_size: int = 32
     """Transitions in a batch of each model."""
-    model_patience: int = 5
+    model_patience: int = 8
     """Epochs without a gain of 1 % after which a fit ends."""
     rollouts: int = 20_000
     """Real states that a round of rollouts starts from."""

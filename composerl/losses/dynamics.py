@@ -40,8 +40,8 @@ class DynamicsLoss(LeanLoss):
     Args:
         dynamics_network: a TensorDictModule of (observation, action), whose ``module`` has
             ``predict(observation, action) -> (mean, log_var, logit or None)`` with the members as
-            first dimension, ``members``, ``min_log_var``, ``max_log_var`` and, for
-            :meth:`parameter_groups`, ``layers``; :func:`composerl.modules.ensemble` makes one.
+            first dimension, ``members``, ``min_log_var``, ``max_log_var``, ``target_std`` and,
+            for :meth:`parameter_groups`, ``layers``; :func:`composerl.modules.ensemble` makes one.
 
     Keyword Args:
         bounds_weight: c >= 0: larger values pull the learned bounds of the variance together.
@@ -54,7 +54,8 @@ class DynamicsLoss(LeanLoss):
     ``("collector", "mask")``.
 
     Returns: ``loss_dynamics``, ``loss_bounds``, with a head ``loss_terminated``; detached ``mse``,
-    the squared error of the means over members and entries.
+    the squared error of the means over members and entries, in units of the targets' variance as
+    :meth:`holdout_mse` is.
 
     Example:
         >>> import torch
@@ -146,21 +147,30 @@ class DynamicsLoss(LeanLoss):
 
         reduce, average = self._reducer(batch, mask)
         losses = {key: reduce(value) for key, value in out.items()}
-        error = (target - mean.detach()).square().mean(-1)
+        error = self._squared_error(target, mean.detach()).mean(-1)
         losses["mse"] = average(self._rows(error, shape) / model.members)
         return TensorDict(losses, shape if self.reduction == "none" else [])
 
     @torch.no_grad()
     def holdout_mse(self, tensordict: TensorDictBase) -> Tensor:
-        """Mean squared error of each member ``(members,)`` over rows that all of them see."""
-        keys, total = self.tensor_keys, 0.0
+        """Mean squared error of each member ``(members,)`` over rows that all of them see.
+
+        In units of the targets' variance: 1 is no better than guessing their mean.
+        """
+        total = 0.0
         for rows in tensordict.reshape(-1).split(CHUNK):
-            observation = read(rows, keys.observation)
-            change = read(rows, step_key(keys.observation)) - observation
-            target = torch.cat([change, read(rows, step_key(keys.reward))], -1)
-            mean, _, _ = self.model.predict(observation, read(rows, keys.action))
-            total = total + (target - mean).square().sum((1, 2))
+            observation, action, target = self.columns(rows)
+            mean, _, _ = self.model.predict(observation, action)
+            total = total + self._squared_error(target, mean).sum((1, 2))
         return total / (tensordict.numel() * mean.shape[-1])
+
+    def columns(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
+        """Observation, action and target (change and reward side by side) of these rows."""
+        keys = self.tensor_keys
+        observation = read(tensordict, keys.observation)
+        change = read(tensordict, step_key(keys.observation)) - observation
+        target = torch.cat([change, read(tensordict, step_key(keys.reward))], -1)
+        return observation, read(tensordict, keys.action), target
 
     def parameter_groups(
         self, lr: float = 1e-3, weight_decay: tuple[float, float] = (2.5e-5, 1e-4)
@@ -194,6 +204,9 @@ class DynamicsLoss(LeanLoss):
         following = self._column(batch, step_key(keys.observation))
         reward = self._column(batch, step_key(keys.reward))
         return torch.cat([following - self._column(batch, keys.observation), reward], -1)
+
+    def _squared_error(self, target: Tensor, mean: Tensor) -> Tensor:
+        return ((target - mean) / self.model.target_std).square()
 
     def _predict(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor | None]:
         names = self.tensor_keys.observation, self.tensor_keys.action

@@ -50,6 +50,8 @@ class Ensemble(nn.Module):
         elites: indices of the members that :meth:`forward` draws from.
         mean: subtracted from the inputs (observation and action side by side).
         std: divides them then.
+        target_mean: added to the outputs (change and reward side by side), which
+        target_std: has multiplied before.
     """
 
     def __init__(
@@ -76,15 +78,25 @@ class Ensemble(nn.Module):
         self.max_log_var = nn.Parameter(torch.full((members, 1, self.out_dim), high))
         self.register_buffer("mean", torch.zeros(sizes[0]))
         self.register_buffer("std", torch.ones(sizes[0]))
+        self.register_buffer("target_mean", torch.zeros(self.out_dim))
+        self.register_buffer("target_std", torch.ones(self.out_dim))
         self.register_buffer("elites", torch.arange(elites))
 
     @torch.no_grad()
-    def set_normalizer(self, observation: Tensor, action: Tensor) -> None:
-        """Standardise inputs as these rows are spread; what is constant in them is only shifted."""
-        x = torch.cat([observation, action], -1).double()
-        std = x.std(0, correction=0)
-        self.mean.copy_(x.mean(0))
-        self.std.copy_(torch.where(std < 1e-6, 1.0, std))
+    def set_normalizer(
+        self, observation: Tensor, action: Tensor, target: Tensor | None = None
+    ) -> None:
+        """Standardise inputs as these rows are spread; what is constant in them is only shifted.
+
+        With ``target`` (change and reward, ``(rows, obs + 1)``) the outputs too: otherwise what
+        has the largest numbers, often the reward, is all that a model cares for.
+        """
+        pairs = [(torch.cat([observation, action], -1), self.mean, self.std)]
+        pairs += [] if target is None else [(target, self.target_mean, self.target_std)]
+        for x, mean, deviation in pairs:
+            std = x.double().std(0, correction=0)
+            mean.copy_(x.double().mean(0))
+            deviation.copy_(torch.where(std < 1e-6, 1.0, std))
 
     def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean and log-variance of (change of the observation, reward) by every member.
@@ -137,6 +149,8 @@ class Ensemble(nn.Module):
         mean, raw = out[..., : self.out_dim], out[..., self.out_dim : 2 * self.out_dim]
         log_var = high - F.softplus(high - raw)
         log_var = low + F.softplus(log_var - low)
+        mean = torch.addcmul(self.target_mean, mean, self.target_std)
+        log_var = log_var + 2 * self.target_std.log()
         return mean, log_var, out[..., -1] if self.terminates else None
 
 

@@ -29,6 +29,7 @@ class Fixed(nn.Module):
         self.logit = nn.Parameter(torch.tensor([[0.0], [math.log(3)]]))
         self.min_log_var = nn.Parameter(torch.full((2, 1, 2), -3.0))
         self.max_log_var = nn.Parameter(torch.full((2, 1, 2), 1.0))
+        self.target_std = torch.tensor([1.0, 0.5])
 
     def predict(self, observation, action):
         rows = observation.shape[-2]
@@ -55,15 +56,15 @@ def test_by_hand():
     (4/1 + log 1 + 4/2 + log 2) / 2 = 3 + log(2)/2. Member 1 predicts (2, 0) with variances
     (4, 1): squared errors 0 and 1, (0 + log 4 + 1 + log 1) / 2 = 0.5 + log 2. Bounds:
     0.01 * 2 members * 2 entries * 4. Termination: -log(1/2) - log(3/4).
-    MSE: (4 + 4 + 0 + 1) / 4."""
+    MSE, with the second entry in units of 0.5: (4 + 4 / 0.25 + 0 + 1 / 0.25) / 4 = 6."""
     network = TensorDictModule(Fixed(), ["observation", "action"], [("next", "observation")])
     loss = DynamicsLoss(network)
     out = loss(one_row())
     assert out["loss_dynamics"].item() == pytest.approx(3.5 + 1.5 * math.log(2), rel=1e-6)
     assert out["loss_bounds"].item() == pytest.approx(0.16, rel=1e-6)
     assert out["loss_terminated"].item() == pytest.approx(math.log(2) - math.log(0.75), rel=1e-6)
-    assert out["mse"].item() == pytest.approx(9 / 4, rel=1e-6)
-    torch.testing.assert_close(loss.holdout_mse(one_row()), torch.tensor([4.0, 0.5]))
+    assert out["mse"].item() == pytest.approx(6, rel=1e-6)
+    torch.testing.assert_close(loss.holdout_mse(one_row()), torch.tensor([10.0, 2.0]))
     alive = loss(one_row(terminated=False))["loss_terminated"]
     assert alive.item() == pytest.approx(math.log(2) - math.log(0.25), rel=1e-6)
 
@@ -93,7 +94,9 @@ def plain_rendition(loss, batch):
         out = h @ model.layers[-1].weight[e] + model.layers[-1].bias[e]
         low, high = model.min_log_var[e], model.max_log_var[e]
         lv = low + F.softplus(high - F.softplus(high - out[:, 4:8]) - low)
-        total = total + ((target - out[:, :4]) ** 2 / lv.exp() + lv).mean()
+        mean = model.target_mean + model.target_std * out[:, :4]
+        lv = lv + torch.log(model.target_std**2)
+        total = total + ((target - mean) ** 2 / lv.exp() + lv).mean()
         p = torch.sigmoid(out[:, 8])
         truth = batch["next", "terminated"].squeeze(-1)
         ended = ended - torch.where(truth, p.log(), (1 - p).log()).mean()
@@ -103,7 +106,8 @@ def plain_rendition(loss, batch):
 
 def test_equals_a_plain_rendition():
     loss, batch = dynamics()
-    loss.model.set_normalizer(batch["observation"], batch["action"])
+    loss.model.set_normalizer(*loss.columns(batch))
+    assert (loss.model.target_std != 1).all()
     out, expected = loss(batch), plain_rendition(loss, batch)
     parameters = list(loss.parameters())
     for key, value in expected.items():

@@ -164,6 +164,21 @@ def test_normalizer_standardises_and_leaves_constants_alone():
     assert model.std[2] == 1
 
 
+def test_outputs_are_scaled_as_the_targets_are_spread():
+    """Whatever the units of the reward, the network inside has numbers around 1 to learn."""
+    model, (observation, action) = small(), rows(500)
+    mean, log_var, _ = model.predict(observation, action)
+    target = torch.randn(500, 4) * torch.tensor([1.0, 1e-3, 50.0, 1.0]) + 3
+    target[:, 3] = 7.0
+    model.set_normalizer(observation, action, target)
+    model.mean.zero_(), model.std.fill_(1.0)  # the inputs as before
+    spread = target.std(0, correction=0)
+    spread[3] = 1.0
+    scaled, scaled_log_var, _ = model.predict(observation, action)
+    torch.testing.assert_close(scaled, mean * spread + target.mean(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scaled_log_var, log_var + 2 * spread.log(), rtol=1e-4, atol=1e-4)
+
+
 def test_state_dict_carries_normalizer_and_elites():
     model, other = small(), small()
     model.set_normalizer(*rows())
