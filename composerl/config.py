@@ -25,7 +25,7 @@ PLACE = ("config", "out", "resume")
 BOOKKEEPING = (
     *PLACE, "steps", "online_steps", "device", "threads", "log_every", "eval_every",
     "eval_episodes", "save_every", "stop_at", "patience", "wandb", "wandb_project",
-    "wandb_artifacts", "tensorboard",
+    "wandb_artifacts", "tensorboard", "video",
 )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ class RunConfig:
     """Also store checkpoints and the final policy as artifacts in Weights & Biases."""
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
+    video: bool = False
+    """Draw an episode of the final policy, as media/episode-*.gif and in Weights & Biases."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from composerl.policy import Policy
 
-__all__ = ["check_gif", "image_of", "record_episode", "write_gif", "write_png"]
+__all__ = ["check_gif", "image_of", "record_episode", "save_picture", "write_gif",
+           "write_png"]  # fmt: skip
 
 MAX_FRAMES = 500
 MAX_SIDE = 320
@@ -125,6 +127,19 @@ def write_gif(path: Path, frames: Sequence[np.ndarray], fps: float = 30) -> Path
     first, *rest = images
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * skip / fps), loop=0)
     return path
+
+
+def save_picture(
+    folder: Path, name: str, step: int, image: np.ndarray | Sequence[np.ndarray], fps: float
+) -> Path:
+    """Write one array as ``<name>-<step>.png``, a list of them as ``<name>-<step>.gif``."""
+    if not re.fullmatch(r"\w[\w-]*", name):
+        raise ValueError(f"the name of a picture is letters, digits, '-', got {name!r}")
+    folder.mkdir(exist_ok=True)
+    stem = f"{name}-{step:09d}"
+    if isinstance(image, np.ndarray):
+        return write_png(folder / f"{stem}.png", image)
+    return write_gif(folder / f"{stem}.gif", image, fps)
 
 
 def write_png(path: Path, image: np.ndarray) -> Path:

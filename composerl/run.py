@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import random
 import re
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
+from composerl.media import check_gif, record_episode, save_picture
 from composerl.policy import Policy
 from composerl.score import Score, describe
 from composerl.spaces import Spaces
@@ -39,6 +41,7 @@ __all__ = ["Run", "RunConfig"]
 
 KEPT_CHECKPOINTS = 2
 EVALUATION_SEED = 0
+EPISODE_COLUMNS = ("step", "episode", "return", "length")
 
 
 class Run:
@@ -72,6 +75,8 @@ class Run:
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
+        if config.video:
+            check_gif(Path("episode.gif"))
         _check_device(config.device)
         self._spaces = Spaces.of(config.env)
         torch.set_num_threads(config.threads)
@@ -85,6 +90,7 @@ class Run:
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
+        self._episodes: list[tuple[int, int, float, int]] = []
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
         self._seconds = (0.0, 0.0)
@@ -164,6 +170,18 @@ class Run:
             return None
         return self._evaluate()
 
+    def picture(self, name: str, image: np.ndarray | Sequence[np.ndarray], fps: float = 10) -> Path:
+        """Keep a picture of this step in the directory media/, and in W&B.
+
+        One uint8 array ``(height, width, 3)`` becomes a PNG, a list of them an animated GIF (which
+        needs the extra ``video``).
+        """
+        if self._tracker is None:
+            raise RuntimeError("run.picture() belongs into the loop over run.steps()")
+        path = save_picture(self.directory / "media", name, self.step, image, fps)
+        self._tracker.picture(f"media/{name}", path)
+        return path
+
     def finish(self, actor: nn.Module) -> Policy:
         """Write the policy and the summary, print the table; returns the policy to use."""
         if self._tracker is None:
@@ -181,6 +199,10 @@ class Run:
                 self.score.stopped = "stopped by the recipe"
             self._end_step(save=True)
         policy = self._policy()
+        if self.config.video:
+            self.picture("episode", *record_episode(policy, EVALUATION_SEED))
+        # One for all evaluations: each table is an artifact of its own to W&B.
+        self._tracker.table("eval/episodes", EPISODE_COLUMNS, self._episodes)
         path = policy.save(self.directory / "policy.safetensors")
         summary = self._summary()
         rundir.write_json(self.directory / "summary.json", summary)
@@ -188,12 +210,17 @@ class Run:
         self._tracker.summary(
             {
                 "final/return": final["return"],
+                "final/std": final["std"],
+                "final/step": final["step"],
                 "best/return": best["return"],
                 "best/step": best["step"],
             }
         )
         if self.config.wandb_artifacts:
-            self._tracker.artifact(path, f"{self._tracker.run_id}-policy", "policy", ("final",))
+            name = f"{self._tracker.run_id}-policy"
+            kept = self.directory / "checkpoints" / "best.safetensors"
+            self._tracker.artifact(kept, name, "policy", ("best",))
+            self._tracker.artifact(path, name, "policy", ("final",))
         self._close(0)
         summary_table(summary, self.directory)
         actor.eval()
@@ -215,6 +242,8 @@ class Run:
             "eval/return_std": result.std,
             "eval/length": float(np.mean(result.lengths)),
         }
+        episodes = enumerate(zip(result.returns, result.lengths, strict=True))
+        self._episodes += [(self.step, i, *episode) for i, episode in episodes]
         if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
             self._best_policy = tree_map(_copy, self._policy().to_tree())
             self._save_best()
@@ -240,7 +269,10 @@ class Run:
             mode=self._wandb_mode,
             run_id=state["run_id"] if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
-            group=self.name,
+            # `composerl run --seeds` and sweep agents say so by W&B's own variables.
+            group=os.environ.get("WANDB_RUN_GROUP") or self.name,
+            job_type=os.environ.get("WANDB_JOB_TYPE") or "train",
+            tags=(self.name, self.config.env[:64], *_tags()),
             name=f"{self.name}-seed{self.config.seed}",
             tensorboard=self.config.tensorboard,
         )
@@ -360,6 +392,10 @@ class Run:
 
 def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _tags() -> list[str]:
+    return [tag for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag]
 
 
 def _check_device(device: str) -> None:

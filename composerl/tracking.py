@@ -48,6 +48,7 @@ class Tracker:
         run_id: str | None = None,
         project: str = "composerl",
         group: str | None = None,
+        job_type: str | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
         tensorboard: bool = False,
@@ -64,6 +65,8 @@ class Tracker:
         self._writer_class = _summary_writer() if tensorboard else None
         self._writer: Any = None
         self._run: Any = None
+        self._media: dict[str, Any] = {}
+        self._step = 0
         # W&B notes absolute paths, so that `wandb sync` works from anywhere.
         self.directory = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -73,6 +76,7 @@ class Tracker:
         options = {
             "project": project,
             "group": group,
+            "job_type": job_type,
             "name": name,
             "tags": list(tags) or None,
             "config": scrub(config),
@@ -91,11 +95,16 @@ class Tracker:
         return self._run_id
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send one row, which has an integer "step", to every sink."""
+        """Send one row, which has an integer "step", to every sink.
+
+        What :meth:`table` and :meth:`picture` have noted since the last row goes to W&B with it.
+        """
         row = plain_row(row)
+        self._step = row["step"]
         self.metrics.write(row)
         if self._run is not None:
-            self._run.log({**row})
+            self._run.log({**row, **self._media})
+            self._media = {}
         if self._writer_class is not None:
             if self._writer is None:
                 # TensorBoard then forgets what a killed run logged after its last checkpoint.
@@ -105,6 +114,24 @@ class Tracker:
             for key, value in row.items():
                 if key != "step" and not isinstance(value, str):
                     self._writer.add_scalar(key, value, global_step=row["step"])
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Note a table for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
+            import wandb
+
+            self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+
+    def picture(self, name: str, path: Path) -> None:
+        """Note a PNG or an animated GIF for W&B, which gets it with the next row."""
+        # W&B measures images with Pillow, without which it refuses them.
+        if self._run is not None and find_spec("PIL") is not None:
+            import wandb
+
+            video = path.suffix == ".gif"
+            self._media[name] = (
+                wandb.Video(str(path), format="gif") if video else wandb.Image(str(path))
+            )
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set entries of the W&B summary, the row that stands for the run in its tables."""
@@ -151,6 +178,8 @@ class Tracker:
             self._writer = None
         if self._run is not None:
             run, self._run = self._run, None
+            if self._media:  # noted after the last row
+                run.log({"step": self._step, **self._media})
             run.finish(exit_code=exit_code)
 
 
