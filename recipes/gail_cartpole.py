@@ -4,7 +4,8 @@ A discriminator learns to tell the expert's state-action pairs from the policy's
 the policy to deceive it. The environment's own reward is logged and never learned from.
 
 The defaults suit CartPole. For Pendulum:
---env Pendulum-v1 --demonstrations 20 --steps 150000 --rollout 2048 --gamma 0.95.
+--env Pendulum-v1 --demonstrations 20 --steps 100000 --rollout 2048 --gamma 0.9 --entropy-coeff 0
+--judge-updates 32 --judge-lr 1e-3 --gradient-penalty 1.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def main(cfg: Config) -> Policy:
     from composerl.data import VectorCollector, load_experts
     from composerl.envs import make_env
     from composerl.losses import BCLoss, ClipPPOLoss, GAILLoss, GAILReward
-    from composerl.modules import categorical_actor, discriminator, gaussian_actor, value
+    from composerl.modules import categorical_actor, discriminator, tanh_gaussian_actor, value
     from composerl.spaces import Spaces
     from composerl.update import linear
 
@@ -84,7 +85,7 @@ def main(cfg: Config) -> Policy:
     spaces = Spaces.of(cfg.env)
     experts = load_experts(cfg.expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
                            subsample=cfg.subsample, batch_size=cfg.batch_size)  # fmt: skip
-    make_actor = categorical_actor if spaces.discrete else gaussian_actor
+    make_actor = categorical_actor if spaces.discrete else tanh_gaussian_actor
     actor = make_actor(spaces, cfg.hidden, activation="tanh", init="orthogonal")
     critic = value(spaces, cfg.hidden, activation="tanh", init="orthogonal")
     ppo = ClipPPOLoss(actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,

@@ -36,7 +36,7 @@ class Config(RunConfig):
     """Environment steps at the start that act at random and train nothing."""
     buffer_size: int = 1_000_000
     """Real transitions kept."""
-    updates: int = 10
+    updates: int = 6
     """SAC updates for each environment step."""
     batch_size: int = 256
     """Transitions in a batch."""
@@ -66,7 +66,7 @@ class Config(RunConfig):
     """Learning rate of the models."""
     model_batch_size: int = 32
     """Transitions in a batch of each model."""
-    model_patience: int = 8
+    model_patience: int = 5
     """Epochs without a gain of 1 % after which a fit ends."""
     rollouts: int = 20_000
     """Real states that a round of rollouts starts from."""
