@@ -72,7 +72,7 @@ class RunConfig:
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
     video: bool = False
-    """Draw an episode of the final policy, as media/episode-*.gif and in Weights & Biases."""
+    """Draw an episode of the final policy, as images/episode-*.gif and in Weights & Biases."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,9 +14,18 @@ from torch import Tensor
 from composerl.checkpoint import restore_rng, rng_state
 from composerl.spaces import Spaces, open_gym
 
-__all__ = ["Evaluation", "Evaluator"]
+if TYPE_CHECKING:
+    from composerl.policy import Policy
+
+__all__ = ["Evaluation", "Evaluator", "Remember", "State", "episode_seed", "record_episode"]
 
 MAX_ENVS = 32
+
+State = dict[str, Tensor]
+"""What a policy with memory carries from step to step: tensors ``(batch, ...)``."""
+
+Remember = Callable[[Tensor, State | None, Tensor], tuple[Tensor, State]]
+"""Acts with memory: observations, state (None at the start), first-flags to actions, state."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,19 @@ class Evaluator:
         self._make = env
         self._envs: list[gym.Env] = []
 
-    def __call__(self, act: Callable[[Tensor], Tensor], episodes: int, seed: int) -> Evaluation:
-        """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions."""
+    def __call__(
+        self,
+        act: Callable[[Tensor], Tensor] | Remember,
+        episodes: int,
+        seed: int,
+        *,
+        recurrent: bool = False,
+    ) -> Evaluation:
+        """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions.
+
+        With ``recurrent``, ``act`` takes and returns a state as well, of which each environment
+        has its own; ``first`` is true in rows whose episode starts.
+        """
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         kept = rng_state()
@@ -63,31 +83,36 @@ class Evaluator:
             while len(self._envs) < min(episodes, MAX_ENVS):
                 self._envs.append(open_gym(self._make))
             with torch.no_grad():
-                return self._play(act, episodes, seed, Spaces.of(self._envs[0]))
+                return self._play(act, episodes, seed, Spaces.of(self._envs[0]), recurrent)
         finally:
             restore_rng(kept)
 
     def _play(
-        self, act: Callable[[Tensor], Tensor], episodes: int, seed: int, spaces: Spaces
+        self, act: Callable[..., Any], episodes: int, seed: int, spaces: Spaces, recurrent: bool
     ) -> Evaluation:
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         waiting = iter(range(episodes))
         playing: list[tuple[gym.Env, int, Any]] = []
+        state: State | None = None
 
         def start(env: gym.Env) -> None:
             episode = next(waiting, None)
             if episode is not None:
-                state = np.random.SeedSequence([seed, episode]).generate_state(1)
-                obs, _ = env.reset(seed=int(state[0]))
-                playing.append((env, episode, obs))
+                playing.append((env, episode, env.reset(seed=episode_seed(seed, episode))[0]))
 
         for env in self._envs[:episodes]:
             start(env)
         while playing:
             batch = np.stack([obs for _, _, obs in playing]).astype(spaces.obs_dtype, copy=False)
-            actions = act(torch.from_numpy(batch)).cpu().numpy()
-            now, playing = playing, []
-            for (env, episode, _), action in zip(now, actions, strict=True):
+            observation = torch.from_numpy(batch)
+            if recurrent:
+                first = torch.from_numpy(lengths[[episode for _, episode, _ in playing]] == 0)
+                actions, state = act(observation, state, first)
+            else:
+                actions = act(observation)
+            actions = actions.cpu().numpy()
+            now, playing, rows = playing, [], []
+            for row, ((env, episode, _), action) in enumerate(zip(now, actions, strict=True)):
                 obs, reward, terminated, truncated, _ = env.step(
                     int(action) if spaces.discrete else action
                 )
@@ -97,6 +122,10 @@ class Evaluator:
                     start(env)
                 else:
                     playing.append((env, episode, obs))
+                if len(playing) > len(rows):
+                    rows.append(row)
+            if state is not None and len(rows) < len(now):
+                state = {key: value[rows] for key, value in state.items()}
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
 
     def close(self) -> None:
@@ -104,3 +133,69 @@ class Evaluator:
         for env in self._envs:
             env.close()
         self._envs.clear()
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """What the environment of an evaluation's episode is seeded by."""
+    return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
+
+
+def record_episode(policy: Policy, seed: int = 0) -> np.ndarray:
+    """Frames of one greedy episode, ``(time, height, width, 3)``, uint8, the last one included.
+
+    It is the first episode of ``policy.evaluate(seed=seed)``. The environment renders where it
+    can (a gymnasium id that knows ``rgb_array``, or a factory that asks for it); otherwise
+    observations that are images are taken: grey or colours as they are, of other channels
+    (planes, stacked frames) the brightest.
+    """
+    if policy.env is None:
+        raise ValueError(
+            "the policy does not know its environment: give it, load(..., env=make_env)"
+        )
+    film = _Film(_open_to_film(policy.env))
+    evaluator = Evaluator(lambda: film)
+    try:
+        policy.evaluate(1, seed, evaluator=evaluator)
+    finally:
+        evaluator.close()
+    return np.stack(film.frames)
+
+
+class _Film(gym.Wrapper):
+    """Keeps a frame of everything that an environment shows."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.frames: list[np.ndarray] = []
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
+        self.frames.append(self._frame(obs))
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, *rest = self.env.step(action)
+        self.frames.append(self._frame(obs))
+        return obs, *rest
+
+    def _frame(self, obs: Any) -> np.ndarray:
+        if self.env.render_mode == "rgb_array":
+            return np.array(self.env.render(), np.uint8)
+        planes = obs if len(obs) == 3 else obs.max(0, keepdims=True).repeat(3, 0)
+        return np.ascontiguousarray(planes.transpose(1, 2, 0))
+
+
+def _open_to_film(env: str | Callable[[], gym.Env]) -> gym.Env:
+    made = open_gym(env)
+    if made.render_mode == "rgb_array":
+        return made
+    if isinstance(env, str) and "rgb_array" in made.metadata.get("render_modes", ()):
+        made.close()
+        return open_gym(env, render_mode="rgb_array")
+    spaces = Spaces.of(made)
+    if len(spaces.obs_shape) != 3 or spaces.obs_dtype != "uint8":
+        raise ValueError(
+            f"environment {env!r} gives no frames: it neither renders to 'rgb_array' nor are its "
+            f"observations images (channels, height, width) of uint8, but {spaces.obs_shape}"
+        )
+    return made

@@ -48,7 +48,7 @@ def export_policy(policy: Policy, path: Path, format: str = "onnx") -> Path:
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a directory" if path.is_dir() else "is in a directory that does not exist"
         raise ValueError(f"{path} {problem}, expected a file to write")
-    if getattr(policy, "recurrent", False):
+    if policy.recurrent:
         raise ValueError(
             "a policy with a memory cannot be exported: its state would have to be an input and "
             "an output; use composerl.load(run).predict"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.checkpoint import checkpoints, kind_of, load_tree, save_tree
-from composerl.evaluation import Evaluation, Evaluator
+from composerl.evaluation import Evaluation, Evaluator, State
 from composerl.modules import build
 from composerl.spaces import Spaces
 
@@ -24,12 +24,20 @@ __all__ = ["Policy", "load"]
 class Policy:
     """A trained policy: predicts deterministic actions, evaluates itself.
 
+    One with memory (its actor says ``recurrent``) goes on from what it was shown before:
+    :meth:`predict` updates :attr:`state`, :meth:`reset` clears it.
+
     Args:
         actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
-            ``observation`` and writes ``action``.
+            ``observation`` and writes ``action``; or one with memory, that has ``recurrent``,
+            ``initial(batch)`` and ``greedy(observation, state, first) -> (action, state)``.
         env: gymnasium id (or factory) of the environment it was trained on.
         spaces: its spaces; read from the environment when not given.
         evaluator: environments to evaluate in, to be shared.
+
+    Attributes:
+        state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
+            it can be kept and set again. Policies without memory leave it None.
     """
 
     def __init__(
@@ -42,6 +50,8 @@ class Policy:
         self.actor = actor
         self.env = env
         self.spaces = Spaces.of(env) if spaces is None else spaces
+        self.recurrent = bool(getattr(actor, "recurrent", False))
+        self.state: State | None = None
         self._evaluator = evaluator
         self._parameter: Tensor | None = None
 
@@ -49,20 +59,54 @@ class Policy:
         kind = (getattr(self.actor, "description", None) or {}).get("factory", "own module")
         return f"Policy({kind}, env={self.env!r}, observation={self.spaces.obs_shape})"
 
-    def predict(self, observation: Any) -> np.ndarray:
+    def predict(self, observation: Any, first: Any = None) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
 
         Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
         actions are discrete.
+
+        A policy with memory takes each row as the next observation of the episode that the same
+        row of the last call belongs to, unless ``first``, a bool or one for each row, says that a
+        new one starts there. ``first`` is of no effect for others.
         """
         obs, single = self._check(observation)
         with torch.no_grad():
-            action = self.act(obs).cpu().numpy()
+            action = self.act(obs, first).cpu().numpy()
         return action[0] if single else action
 
-    def act(self, observation: Tensor) -> Tensor:
+    def act(self, observation: Tensor, first: Any = None) -> Tensor:
         """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
-        return greedy(self.actor, observation.to(self._device))
+        if not self.recurrent:
+            return greedy(self.actor, observation.to(self._device))
+        rows = len(observation)
+        held = rows if self.state is None else len(next(iter(self.state.values())))
+        if held != rows:
+            raise ValueError(
+                f"observation has {rows} rows, but the policy's state is that of {held}: call "
+                "reset() before episodes of another number"
+            )
+        flags = torch.as_tensor(False if first is None else first)
+        if flags.dtype != torch.bool or tuple(flags.shape) not in ((), (rows,)):
+            raise ValueError(
+                f"first must be a bool or {rows} of them, one for each row of observation, "
+                f"got {first!r}"
+            )
+        action, self.state = self._remember(observation, self.state, flags.expand(rows))
+        return action
+
+    def reset(self) -> None:
+        """Forget: what comes next are the first observations of episodes."""
+        self.state = None
+
+    def _remember(
+        self, observation: Tensor, state: State | None, first: Tensor
+    ) -> tuple[Tensor, State]:
+        """A step of the actor with memory; without a state, all rows are first."""
+        if state is None:
+            state, first = self.actor.initial(len(observation)), torch.ones_like(first)
+        home = self._device
+        state = {key: value.to(home) for key, value in state.items()}
+        return self.actor.greedy(observation.to(home), state, first.to(home))
 
     @property
     def _device(self) -> torch.device:
@@ -71,21 +115,32 @@ class Policy:
             self._parameter = next(self.actor.parameters(), torch.empty(0))
         return self._parameter.device
 
-    def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
-        """Play seeded episodes in the policy's own environment."""
+    def evaluate(
+        self, episodes: int = 10, seed: int = 0, *, evaluator: Evaluator | None = None
+    ) -> Evaluation:
+        """Play seeded episodes in the policy's own environment, or in those of ``evaluator``.
+
+        A policy with memory starts each without any; its :attr:`state` is left as it is.
+        """
+        evaluator = evaluator or self._own_evaluator()
+        modes = {module: module.training for module in self.actor.modules()}
+        self.actor.eval()
+        try:
+            if self.recurrent:
+                return evaluator(self._remember, episodes, seed, recurrent=True)
+            return evaluator(self.act, episodes, seed)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _own_evaluator(self) -> Evaluator:
         if self._evaluator is None:
             if self.env is None:
                 raise ValueError(
                     "the policy does not know its environment: give it, load(..., env=make_env)"
                 )
             self._evaluator = Evaluator(self.env)
-        modes = {module: module.training for module in self.actor.modules()}
-        self.actor.eval()
-        try:
-            return self._evaluator(self.act, episodes, seed)
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        return self._evaluator
 
     def save(self, path: str | Path) -> Path:
         """Write the policy to one file (safetensors, no pickle); :func:`load` reads it."""

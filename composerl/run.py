@@ -9,7 +9,7 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
-from composerl.media import check_gif, record_episode, save_picture
+from composerl.media import check_gif, film_episode
 from composerl.policy import Policy
 from composerl.score import Score, describe
 from composerl.spaces import Spaces
@@ -170,18 +170,6 @@ class Run:
             return None
         return self._evaluate()
 
-    def picture(self, name: str, image: np.ndarray | Sequence[np.ndarray], fps: float = 10) -> Path:
-        """Keep a picture of this step in the directory media/, and in W&B.
-
-        One uint8 array ``(height, width, 3)`` becomes a PNG, a list of them an animated GIF (which
-        needs the extra ``video``).
-        """
-        if self._tracker is None:
-            raise RuntimeError("run.picture() belongs into the loop over run.steps()")
-        path = save_picture(self.directory / "media", name, self.step, image, fps)
-        self._tracker.picture(f"media/{name}", path)
-        return path
-
     def finish(self, actor: nn.Module) -> Policy:
         """Write the policy and the summary, print the table; returns the policy to use."""
         if self._tracker is None:
@@ -200,7 +188,9 @@ class Run:
             self._end_step(save=True)
         policy = self._policy()
         if self.config.video:
-            self.picture("episode", *record_episode(policy, EVALUATION_SEED))
+            (self.directory / "images").mkdir(exist_ok=True)
+            film = self.directory / "images" / f"episode-{self.step:08d}.gif"
+            self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))
         # One for all evaluations: each table is an artifact of its own to W&B.
         self._tracker.table("eval/episodes", EPISODE_COLUMNS, self._episodes)
         path = policy.save(self.directory / "policy.safetensors")

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+import composerl.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
 from composerl.games import PREFIXES, open_game
 
 __all__ = ["Spaces", "open_gym"]
@@ -119,13 +120,15 @@ class Spaces:
         return cls(low=_floats(action.space.low), high=_floats(action.space.high), **common)
 
 
-def open_gym(env: str | Callable[[], gym.Env], **options: Any) -> gym.Env:
+def open_gym(env: str | Callable[[], gym.Env], *, render_mode: str | None = None) -> gym.Env:
     """Make an environment from its gymnasium id or factory; an unknown id says what is near.
 
-    ``options``, such as ``render_mode``, go to the environment's constructor.
+    ``render_mode`` is for ids: a factory has its own.
     """
     if not isinstance(env, str):
-        return env(**options)
+        return env()
+    # Not every environment takes the argument.
+    options = {} if render_mode is None else {"render_mode": render_mode}
     try:
         if env.startswith(PREFIXES):
             return open_game(env, **options)

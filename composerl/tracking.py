@@ -97,7 +97,7 @@ class Tracker:
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one row, which has an integer "step", to every sink.
 
-        What :meth:`table` and :meth:`picture` have noted since the last row goes to W&B with it.
+        What :meth:`table` and :meth:`video` have noted since the last row goes to W&B with it.
         """
         row = plain_row(row)
         self._step = row["step"]
@@ -122,16 +122,12 @@ class Tracker:
 
             self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
 
-    def picture(self, name: str, path: Path) -> None:
-        """Note a PNG or an animated GIF for W&B, which gets it with the next row."""
-        # W&B measures images with Pillow, without which it refuses them.
-        if self._run is not None and find_spec("PIL") is not None:
+    def video(self, name: str, path: Path) -> None:
+        """Note an animated GIF for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
             import wandb
 
-            video = path.suffix == ".gif"
-            self._media[name] = (
-                wandb.Video(str(path), format="gif") if video else wandb.Image(str(path))
-            )
+            self._media[f"videos/{name}"] = wandb.Video(str(path), format="gif")
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set entries of the W&B summary, the row that stands for the run in its tables."""

@@ -46,9 +46,9 @@ def evaluate(
     result = policy.evaluate(episodes, seed)
     intervals = {f.__name__: bootstrap_interval(result.returns, f) for f in (mean, iqm)}
     if video is not None:
-        from composerl.media import record_episode, write_gif
+        from composerl.media import film_episode
 
-        write_gif(video, *record_episode(policy, seed))
+        film_episode(policy, video, seed)
     if json:
         print_json(
             {
@@ -163,8 +163,7 @@ def _serve(policy: Policy) -> None:
         where = f"line {number}"
         request = _parse_json(line, where)
         if isinstance(request, dict) and request.get("reset") is True:
-            if hasattr(policy, "reset"):
-                policy.reset()
+            policy.reset()
             print_json({"reset": True})
             continue
         if isinstance(request, dict):

@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """One self-contained page: curves, final scores, what differs in the configuration, versions.
 
-    Pictures and videos that a run left in its directory media/ are shown too.
+    Pictures and videos that a run left in its directory images/ are shown too.
 
     Args:
         runs: Run directories, or directories with runs in them.
@@ -180,7 +180,7 @@ def _versions(record: Record) -> dict[str, Any]:
 def _pictures(records: Sequence[Record]) -> list[str]:
     parts = []
     for record in records:
-        for file in sorted((record.directory / "media").glob("*")):
+        for file in sorted((record.directory / "images").glob("*")):
             if file.suffix.lower() in PICTURES:
                 data = base64.b64encode(file.read_bytes()).decode()
                 kind = PICTURES[file.suffix.lower()]

@@ -2,9 +2,9 @@
 
 Offline, ``load_dataset`` is all that a recipe needs. The steps behind it can be used alone:
 ``read_dataset`` (npz, D4RL-style HDF5, Minari), ``generate`` (a named behaviour in an
-environment), ``write_dataset``, ``validate`` (against an environment's spaces), ``summarize`` and
-its kin (what a dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a
-``ReplayBuffer``.
+environment), ``validate`` (against an environment's spaces), ``summarize`` and its kin (what a
+dataset is like) and ``OfflineBuffer``. Online, a ``VectorCollector`` fills a ``ReplayBuffer``.
+For models with memory, a ``RecordCollector`` fills a ``SequenceReplay``.
 With a learned model, ``branched_rollouts`` fill a ``ModelBuffer``, which mixes in real rows.
 What needs torch is imported when it is first asked for.
 """
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from composerl.data.model_buffer import ModelBuffer
     from composerl.data.online import MixedBuffer
     from composerl.data.priority import PrioritizedSampler
+    from composerl.data.record_collector import RecordCollector
     from composerl.data.replay import ReplayBuffer
+    from composerl.data.sequences import SequenceReplay
 
 __all__ = [
     "BEHAVIOURS",
@@ -40,7 +42,9 @@ __all__ = [
     "ModelEnv",
     "OfflineBuffer",
     "PrioritizedSampler",
+    "RecordCollector",
     "ReplayBuffer",
+    "SequenceReplay",
     "VectorCollector",
     "branched_rollouts",
     "generate",
@@ -63,7 +67,9 @@ _NEED_TORCH = {
     "ModelEnv": "composerl.data.imagine",
     "OfflineBuffer": "composerl.data.buffer",
     "PrioritizedSampler": "composerl.data.priority",
+    "RecordCollector": "composerl.data.record_collector",
     "ReplayBuffer": "composerl.data.replay",
+    "SequenceReplay": "composerl.data.sequences",
     "VectorCollector": "composerl.data.collector",
     "branched_rollouts": "composerl.data.imagine",
     "length_schedule": "composerl.data.imagine",

@@ -117,7 +117,7 @@ def test_plot_writes_a_picture(cli, toy, tmp_path, monkeypatch):
 def test_report_is_one_page_with_everything(cli, toy, tmp_path):
     fake_run(tmp_path / "toy" / "wide", 9, [(10, 5.0)], hidden=[64, 64], note="<b>&")
     (tmp_path / "toy" / "wide" / "summary.json").unlink()
-    media = tmp_path / "toy" / "seed0" / "media"
+    media = tmp_path / "toy" / "seed0" / "images"
     media.mkdir()
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(media / "episode.gif")
     page = tmp_path / "report.html"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 
-import numpy as np
 import pytest
 from wandb_reader import read_wandb
 
 import composerl
-from composerl.catalog import load_recipe
 
 FLAGS = {
     "steps": 40, "eval_every": 20, "eval_episodes": 2, "save_every": 20, "log_every": 20,
@@ -68,10 +66,10 @@ def test_evaluations_are_a_table_of_episodes(tracked):
 
 def test_an_episode_is_a_video(tracked):
     out, runs = tracked
-    (row,) = [row for row in runs[-1].history if "media/episode.path" in row]
+    (row,) = [row for row in runs[-1].history if "videos/episode.path" in row]
     assert row["step"] == 40
-    video = runs[-1].path.parent / "files" / row["media/episode.path"]
-    assert video.read_bytes() == (out / "media" / "episode-000000040.gif").read_bytes()
+    video = runs[-1].path.parent / "files" / row["videos/episode.path"]
+    assert video.read_bytes() == (out / "images" / "episode-00000040.gif").read_bytes()
     assert video.read_bytes().startswith(b"GIF89a")
 
 
@@ -84,34 +82,3 @@ def test_policies_and_checkpoints_are_versions_of_artifacts(tracked):
     for artifact in runs[-1].artifacts:
         for path in artifact["files"].values():
             assert os.path.getsize(path) > 0
-
-
-def test_recipes_can_show_pictures(tmp_path):
-    """As a world model's imagination strip would be."""
-    from PIL import Image
-
-    from composerl import Run
-
-    module = load_recipe("iql_pendulum")
-    run = Run(module.Config(**FLAGS | {"out": tmp_path / "run", "steps": 2}), name="strip")
-    strip = np.random.default_rng(0).integers(256, size=(4, 12, 3), dtype=np.uint8)
-    with pytest.raises(RuntimeError, match="belongs into the loop"):
-        run.picture("strip", strip)
-    for step in run.steps(2):
-        run.log({"x": float(step)})
-        run.picture("strip", strip)
-        run.picture("film", [strip, strip[:, ::-1].copy()])
-        with pytest.raises(ValueError, match="name of a picture"):
-            run.picture("../strip", strip)
-        with pytest.raises(ValueError, match="uint8"):
-            run.picture("strip", strip.astype(float))
-    run._close(0)
-    media = tmp_path / "run" / "media"
-    names = [f"{name}-00000000{i}.{kind}" for name, kind in (("film", "gif"), ("strip", "png"))
-             for i in (1, 2)]  # fmt: skip
-    assert sorted(path.name for path in media.iterdir()) == names
-    with Image.open(media / "strip-000000002.png") as image:
-        np.testing.assert_array_equal(np.asarray(image), strip)
-    (record,) = read_wandb(tmp_path / "run")
-    shown = [row for row in record.history if "media/strip.path" in row]
-    assert shown[-1]["media/strip.width"] == 12

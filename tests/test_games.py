@@ -1,0 +1,157 @@
+"""Atari's preparation, by the string that names the environment; MinAtar as an image."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from composerl.data import RecordCollector
+from composerl.envs import make_env
+from composerl.games import _split
+from composerl.spaces import Spaces, open_gym
+
+DREAMER = "ALE/Breakout-v5,size=64,stack=1"
+
+
+@pytest.fixture
+def ale():
+    """The real emulator, where it is installed."""
+    return pytest.importorskip("ale_py")
+
+
+def play(env, steps, seed=3):
+    rng = np.random.default_rng(seed)
+    seen = [(env.reset(seed=seed)[0].copy(), 0.0, False, {})]
+    while len(seen) < steps:
+        obs, reward, ended, cut, info = env.step(int(rng.integers(env.action_space.n)))
+        seen.append((obs.copy(), reward, ended, dict(info)))
+        if ended or cut:
+            break
+    return seen
+
+
+def test_settings_are_read_from_the_string():
+    assert _split("ALE/Breakout-v5") == ("ALE/Breakout-v5", {})
+    name = "ALE/Pong-v5,size=64,stack=1,colour=true,repeat=2,sticky=0,life_loss=false"
+    assert _split(name) == (
+        "ALE/Pong-v5",
+        {"size": 64, "stack": 1, "colour": True, "repeat": 2, "sticky": 0.0, "life_loss": False},
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("color=true", "'color' is none of size, colour"),
+        ("size", "size must be a number of at least 1, got ''"),
+        ("size=0", "size must be a number of at least 1, got '0'"),
+        ("stack=x", "stack must be a number of at least 1, got 'x'"),
+        ("sticky=2", "sticky must be a number from 0 to 1, got '2'"),
+        ("sticky=nan", "sticky must be a number from 0 to 1, got 'nan'"),
+        ("colour=yes", "colour must be true or false, got 'yes'"),
+        ("size=64,size=32", "size is given twice"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(end, words):
+    with pytest.raises(ValueError, match=f"environment 'ALE/Breakout-v5,{end}': {words}"):
+        Spaces.of(f"ALE/Breakout-v5,{end}")
+
+
+def test_without_settings_it_is_gymnasium_s_preparation(ale):
+    gym.register_envs(ale)
+    game = gym.make("ALE/Breakout-v5", frameskip=1)
+    prepared = gym.wrappers.AtariPreprocessing(game, frame_skip=4)
+    theirs = play(gym.wrappers.FrameStackObservation(prepared, 4), 120)
+    ours = play(open_gym("ALE/Breakout-v5"), 120)
+    assert len(theirs) == len(ours) == 120
+    for a, b in zip(theirs, ours, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+        assert a[1:] == b[1:]
+
+
+@pytest.mark.parametrize(
+    ("end", "shape"),
+    [
+        (",size=64,stack=1", (1, 64, 64)),
+        (",size=64,stack=1,colour=true", (3, 64, 64)),
+        (",size=48,stack=2,colour=true", (6, 48, 48)),
+        ("", (4, 84, 84)),
+    ],
+)
+def test_shapes(ale, end, shape):
+    name = f"ALE/Breakout-v5{end}"
+    assert Spaces.of(name) == Spaces(obs_shape=shape, obs_dtype="uint8", num_actions=4)
+    seen = play(open_gym(name), 20)
+    assert all(obs.shape == shape and obs.dtype == np.uint8 for obs, *_ in seen)
+    assert seen[-1][0].max() > 50
+    # the newest frame of a stack is the last
+    if shape[0] == 6:
+        np.testing.assert_array_equal(seen[-1][0][:3], seen[-2][0][3:])
+        assert (seen[-1][0][:3] != seen[-1][0][3:]).any()
+
+
+def test_colour_is_that_of_the_screen(ale):
+    """Breakout's topmost row of bricks is (200, 72, 72)."""
+    obs = play(open_gym("ALE/Breakout-v5,size=210,stack=1,colour=true"), 2)[0][0]
+    assert obs[:, 60, 100].tolist() == [200, 72, 72]
+
+
+def test_sticky_and_repeat_take_effect(ale):
+    game = open_gym(f"{DREAMER},sticky=0.5,repeat=2").unwrapped
+    assert game.ale.getFloat("repeat_action_probability") == 0.5
+    assert open_gym(DREAMER).unwrapped.ale.getFloat("repeat_action_probability") == 0.25
+    for repeat in (1, 3):
+        env = open_gym(f"{DREAMER},repeat={repeat}")
+        env.reset(seed=0)
+        before = env.step(0)[4]["frame_number"]
+        assert env.step(0)[4]["frame_number"] == before + repeat
+
+
+def test_a_lost_life_is_told_and_the_game_goes_on(ale):
+    env = open_gym(f"{DREAMER},life_loss=true")
+    seen = play(env, 2000)
+    lives = [5] + [info["lives"] for *_, info in seen[1:]]
+    lost = [info["life_loss"] for *_, info in seen[1:]]
+    assert lost == [now < then for then, now in pairwise(lives)]
+    assert sum(lost) == 5
+    assert [ended for *_, ended, _ in seen[1:]].index(True) == len(seen) - 2
+    # and the last frame is that of the end
+    last = env.unwrapped.ale.getScreenGrayscale()
+    assert abs(float(last.mean()) - float(seen[-1][0].mean())) < 1
+    assert "life_loss" not in play(open_gym(DREAMER), 3)[-1][3]
+
+
+def test_records_of_breakout_and_their_resume(ale):
+    def make():
+        return RecordCollector(
+            make_env(f"{DREAMER},life_loss=true", 2), None, seed=0, frames_per_batch=2 * 60
+        )
+
+    one = make()
+    torch.manual_seed(0)
+    first = one.next()
+    assert first["observation"].shape == (2, 60, 1, 64, 64)
+    assert first["terminal"].any()
+    assert first["first"].sum() == 2
+    state = one.state_dict()
+    torch.manual_seed(1)
+    expected = one.next()
+    other = make()
+    other.load_state_dict(state)
+    torch.manual_seed(1)
+    found = other.next()
+    for key in expected.keys():  # noqa: SIM118
+        assert torch.equal(expected[key], found[key]), key
+
+
+def test_minatar_is_an_image_of_planes():
+    pytest.importorskip("minatar")
+    env = open_gym("MinAtar/Breakout-v1")
+    obs, _ = env.reset(seed=0)
+    assert Spaces.of(env) == Spaces(obs_shape=(4, 10, 10), obs_dtype="uint8", num_actions=3)
+    assert obs.dtype == np.uint8
+    assert set(np.unique(obs)) == {0, 255}
