@@ -31,7 +31,6 @@ from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
-from composerl.media import check_gif, film_episode
 from composerl.policy import Policy
 from composerl.score import Score, describe
 from composerl.spaces import Spaces
@@ -76,6 +75,8 @@ class Run:
         if config.tensorboard:
             require_tensorboard()
         if config.video:
+            from composerl.media import check_gif
+
             check_gif(Path("episode.gif"))
         _check_device(config.device)
         self._spaces = Spaces.of(config.env)
@@ -188,6 +189,8 @@ class Run:
             self._end_step(save=True)
         policy = self._policy()
         if self.config.video:
+            from composerl.media import film_episode
+
             (self.directory / "images").mkdir(exist_ok=True)
             film = self.directory / "images" / f"episode-{self.step:08d}.gif"
             self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))

@@ -115,20 +115,6 @@ class Tracker:
                 if key != "step" and not isinstance(value, str):
                     self._writer.add_scalar(key, value, global_step=row["step"])
 
-    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Note a table for W&B, which gets it with the next row; no-op when disabled."""
-        if self._run is not None:
-            import wandb
-
-            self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-
-    def video(self, name: str, path: Path) -> None:
-        """Note an animated GIF for W&B, which gets it with the next row; no-op when disabled."""
-        if self._run is not None:
-            import wandb
-
-            self._media[f"videos/{name}"] = wandb.Video(str(path), format="gif")
-
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set entries of the W&B summary, the row that stands for the run in its tables."""
         if self._run is not None:
@@ -155,6 +141,20 @@ class Tracker:
             shutil.copy2(path, copy)
         artifact.add_dir(str(copy), policy="immutable", skip_cache=True)
         self._run.log_artifact(artifact, aliases=list(aliases))
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Note a table for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
+            import wandb
+
+            self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+
+    def video(self, name: str, path: Path) -> None:
+        """Note an animated GIF for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
+            import wandb
+
+            self._media[f"videos/{name}"] = wandb.Video(str(path), format="gif")
 
     def sync(self) -> int:
         """Force what was logged to the disk; return the offset for :meth:`truncate`."""
