@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import os
@@ -33,7 +34,8 @@ class _Greedy(nn.Module):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
-        self.actor = policy.actor
+        # A copy: the policy may be on another device, or about to be trained further.
+        self.actor = copy.deepcopy(policy.actor).cpu().eval()
 
     def forward(self, observation: Tensor) -> Tensor:
         from composerl.policy import greedy
@@ -58,7 +60,6 @@ def export_policy(policy: Policy, path: Path, format: str = "onnx") -> Path:
         raise ValueError(
             f"ONNX needs {', '.join(missing)}, not installed: pip install 'composerl[export]'"
         )
-    policy.actor.eval()
     write, act = (_onnx if format == "onnx" else _pt2)(policy)
     _compare(policy, act, format)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -73,12 +74,11 @@ def export_policy(policy: Policy, path: Path, format: str = "onnx") -> Path:
 def _program(policy: Policy) -> torch.export.ExportedProgram:
     spaces = policy.spaces
     example = torch.zeros(2, *spaces.obs_shape, dtype=getattr(torch, spaces.obs_dtype))
-    device = next((p.device for p in policy.actor.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(
                 _Greedy(policy),
-                (example.to(device),),
+                (example,),
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
     except Exception as error:

@@ -133,7 +133,7 @@ def script() -> str:
 def resume_command(directory: Path) -> str:
     """What to type to go on with a run."""
     command = ["python", script()]
-    if Path(script()).parent.name == "composerl" or Path(script()).name == "composerl":
+    if Path(script()).parts[-1:] == ("composerl",) or script().endswith("composerl/__main__.py"):
         command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
     return shlex.join([*command, "--out", str(directory), "--resume"])
 

@@ -68,6 +68,21 @@ def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
     assert unknown.err.startswith("error: unknown flag --expectil: did you mean --expectile?")
 
 
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["/venv/bin/composerl", "run", "iql_pendulum", "--lr", "1"], "composerl run iql_pendulum"),
+        (["/site/composerl/__main__.py", "run", "a.py"], "composerl run a.py"),
+        (["/home/me/composerl/train.py", "--lr", "1"], "python /home/me/composerl/train.py"),
+    ],
+)
+def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected):
+    from composerl.rundir import resume_command
+
+    monkeypatch.setattr(sys, "argv", argv)
+    assert resume_command("runs/x") == f"{expected} --out runs/x --resume"
+
+
 def test_train_takes_a_name_and_flags(run):
     policy = composerl.load(run)
     assert policy.predict([1.0, 0.0, 0.0]).shape == (1,)

@@ -119,6 +119,13 @@ def test_a_policy_with_a_memory_is_refused(tmp_path):
         policy.export(tmp_path / "a.onnx")
 
 
+def test_the_policy_itself_is_left_alone(tmp_path):
+    policy, _ = make("tanh")
+    policy.actor.train()
+    policy.export(tmp_path / "a.pt2", "pt2")
+    assert all(module.training for module in policy.actor.modules())
+
+
 def test_unknown_formats_are_refused(tmp_path):
     policy, _ = make("gaussian")
     with pytest.raises(ValueError, match="format must be one of onnx, pt2, got 'tflite'"):
