@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Policy", "Run", "RunConfig", "Update", "load"]
+__all__ = ["Policy", "Run", "RunConfig", "Update", "load", "recipes", "train"]
 
 if TYPE_CHECKING:
+    from composerl.catalog import recipes, train
     from composerl.config import RunConfig
     from composerl.policy import Policy, load
     from composerl.run import Run
@@ -24,6 +25,8 @@ _HOME = {
     "RunConfig": "composerl.config",
     "Update": "composerl.update",
     "load": "composerl.policy",
+    "recipes": "composerl.catalog",
+    "train": "composerl.catalog",
 }
 
 

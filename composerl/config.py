@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import errno
-import os
+import re
 import sys
 import types
 import typing
@@ -13,7 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-__all__ = ["RunConfig", "cli", "config_from_yaml", "config_to_dict", "parse"]
+from composerl.errors import guard
+
+__all__ = ["RunConfig", "cli", "config_from_yaml", "config_to_dict", "option", "parse",
+           "suggest"]  # fmt: skip
 
 C = TypeVar("C", bound="RunConfig")
 
@@ -23,7 +25,7 @@ PLACE = ("config", "out", "resume")
 BOOKKEEPING = (
     *PLACE, "steps", "online_steps", "device", "threads", "log_every", "eval_every",
     "eval_episodes", "save_every", "stop_at", "patience", "wandb", "wandb_project",
-    "wandb_artifacts", "tensorboard",
+    "wandb_artifacts", "tensorboard", "video",
 )  # fmt: skip
 
 
@@ -69,6 +71,8 @@ class RunConfig:
     """Also store checkpoints and the final policy as artifacts in Weights & Biases."""
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
+    video: bool = False
+    """Draw an episode of the final policy, as images/episode-*.gif and in Weights & Biases."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -87,19 +91,23 @@ class RunConfig:
             raise ValueError(f"seed must be in [0, 2**32), got {self.seed}")
 
 
-def parse(config_class: type[C], argv: Sequence[str] | None = None) -> C:
-    """The configuration from the command line, on top of ``--config`` or the run to resume."""
+def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | None = None) -> C:
+    """The configuration from the command line, on top of ``--config`` or the run to resume.
+
+    ``prog`` is what ``--help`` calls the program.
+    """
     import tyro
 
     argv = _known_flags(config_class, sys.argv[1:] if argv is None else argv)
-    source = _option(argv, "--config")
-    out = _option(argv, "--out")
+    source = option(argv, "--config")
+    out = option(argv, "--out")
     if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
         source = str(Path(out) / "config.yaml")
     default = None if source is None else config_from_yaml(config_class, source)
     return tyro.cli(
         config_class,
         args=argv,
+        prog=prog,
         default=default,
         description=sys.modules[config_class.__module__].__doc__,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
@@ -111,16 +119,7 @@ def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | N
 
     Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
     """
-    try:
-        main(parse(config_class, argv))
-    except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{stop}\n" if str(stop) else "")
-        sys.exit(130)
-    except Exception as error:
-        if os.environ.get("COMPOSERL_TRACEBACK") or not _meant_for_users(error):
-            raise
-        sys.stderr.write(f"error: {_sentence(error)}\n")
-        sys.exit(2)
+    guard(lambda: main(parse(config_class, argv)))
 
 
 def config_to_dict(config: RunConfig) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
     known = {f.name for f in fields(config_class)} - set(PLACE)
     for key in values:
         if key not in known:
-            raise ValueError(f"{path}: unknown key {key!r}: {_suggest(str(key), known)}")
+            raise ValueError(f"{path}: unknown key {key!r}: {suggest(str(key), known)}")
     try:
         return config_class(**values)
     except ValueError as error:
@@ -161,7 +160,7 @@ _SYNONYMS = {
 }  # fmt: skip
 
 
-def _suggest(name: str, known: set[str], *, flags: bool = False) -> str:
+def suggest(name: str, known: set[str], *, flags: bool = False) -> str:
     """What an unknown name may have been meant to be, as the end of a sentence."""
 
     def show(name: str) -> str:
@@ -176,7 +175,11 @@ def _suggest(name: str, known: set[str], *, flags: bool = False) -> str:
 
 
 def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:
-    """The command line with ``--flag=true`` as ``--flag``; an unknown flag is a ValueError."""
+    """The command line in tyro's form; an unknown flag is a ValueError.
+
+    A sweep agent writes ``--flag=true`` for ``--flag``, ``--widths=[64, 64]`` for
+    ``--widths 64 64``.
+    """
     known = {field.name for field in fields(config_class)}
     hints = typing.get_type_hints(config_class)
     words = []
@@ -187,16 +190,19 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
             words.append(word)
         elif equals and hints.get(name) is bool and value.lower() in ("true", "false", "1", "0"):
             words.append(flag if value.lower() in ("true", "1") else f"--no-{flag[2:]}")
+        elif equals and name in known and re.fullmatch(r"\[.*\]|\(.*\)", value):
+            words += [flag, *value[1:-1].replace(",", " ").split()]
         elif name in known or hints.get(name.removeprefix("no_")) is bool:
             words.append(word)
         else:
             raise ValueError(
-                f"unknown flag {flag}: {_suggest(name, known, flags=True)} (--help lists all)"
+                f"unknown flag {flag}: {suggest(name, known, flags=True)} (--help lists all)"
             )
     return words
 
 
-def _option(argv: Sequence[str], flag: str) -> str | None:
+def option(argv: Sequence[str], flag: str) -> str | None:
+    """The value of a flag in a command line, written ``--flag value`` or ``--flag=value``."""
     for i, word in enumerate(argv):
         if word == flag and i + 1 < len(argv):
             return argv[i + 1]
@@ -229,22 +235,3 @@ def _coerce(name: str, value: Any, kind: Any) -> Any:
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
-
-
-def _meant_for_users(error: Exception) -> bool:
-    """Whether composerl itself raised the error, with a sentence; a bug keeps its traceback."""
-    if isinstance(error, OSError):
-        return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return isinstance(error, (ValueError, RuntimeError, KeyError)) and module.startswith(
-        "composerl"
-    )
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{error}; free some space, then --resume goes on from the last checkpoint"
-    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["ProgressBar", "say", "summary_table"]
+__all__ = ["ProgressBar", "print_table", "say", "summary_table"]
 
 _console = Console(stderr=True, highlight=False)
 
@@ -85,3 +86,21 @@ def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
     for key, value in rows.items():
         table.add_row(key, str(value))
     Console(highlight=False).print(table)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, align: str = "right"
+) -> None:
+    """Print a table on stdout; ``align`` is for all columns but the first."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify=align if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(highlight=False)
+    # Where nobody looks, lines need not fit a terminal.
+    console = console if console.is_terminal else Console(highlight=False, width=160)
+    with console.capture() as capture:
+        console.print(table)
+    # Not by rich: on a closed pipe it exits without a word.
+    sys.stdout.write(capture.get())

@@ -53,6 +53,7 @@ class Policy:
         self.recurrent = bool(getattr(actor, "recurrent", False))
         self.state: State | None = None
         self._evaluator = evaluator
+        self._parameter: Tensor | None = None
 
     def __repr__(self) -> str:
         kind = (getattr(self.actor, "description", None) or {}).get("factory", "own module")
@@ -109,7 +110,10 @@ class Policy:
 
     @property
     def _device(self) -> torch.device:
-        return next((p.device for p in self.actor.parameters()), torch.device("cpu"))
+        # Looking a parameter up takes as long as half a small network.
+        if self._parameter is None:
+            self._parameter = next(self.actor.parameters(), torch.empty(0))
+        return self._parameter.device
 
     def evaluate(
         self, episodes: int = 10, seed: int = 0, *, evaluator: Evaluator | None = None
@@ -142,6 +146,17 @@ class Policy:
         """Write the policy to one file (safetensors, no pickle); :func:`load` reads it."""
         save_tree(Path(path), "policy", self.to_tree())
         return Path(path)
+
+    def export(self, path: str | Path, format: str = "onnx") -> Path:
+        """Write the policy as ONNX or as torch's pt2, for use without composerl.
+
+        The file is self-contained, normalisation included: input ``observation`` of any batch
+        size, output ``action`` as :meth:`predict` gives it. It is compared with ``predict``, to
+        1e-5, before it is written. ``onnx`` needs the extra ``export``.
+        """
+        from composerl.export import export_policy
+
+        return export_policy(self, Path(path), format)
 
     def to_tree(self) -> dict[str, Any]:
         """What a policy file holds."""

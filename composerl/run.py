@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import random
 import re
 import time
@@ -41,6 +42,7 @@ __all__ = ["Run", "RunConfig"]
 
 KEPT_CHECKPOINTS = 2
 EVALUATION_SEED = 0
+EPISODE_COLUMNS = ("step", "episode", "return", "length")
 
 
 class Run:
@@ -74,6 +76,10 @@ class Run:
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
+        if config.video:
+            from composerl.media import check_gif
+
+            check_gif(Path("episode.gif"))
         _check_device(config.device)
         self._spaces = Spaces.of(config.env)
         torch.set_num_threads(config.threads)
@@ -88,6 +94,7 @@ class Run:
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
+        self._episodes: list[tuple[int, int, float, int]] = []
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
         self._seconds = (0.0, 0.0)
@@ -201,6 +208,14 @@ class Run:
                 self.score.stopped = "stopped by the recipe"
             self._end_step(save=True)
         policy = self._policy()
+        if self.config.video:
+            from composerl.media import film_episode
+
+            (self.directory / "images").mkdir(exist_ok=True)
+            film = self.directory / "images" / f"episode-{self.step:08d}.gif"
+            self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))
+        # One for all evaluations: each table is an artifact of its own to W&B.
+        self._tracker.table("eval/episodes", EPISODE_COLUMNS, self._episodes)
         path = policy.save(self.directory / "policy.safetensors")
         summary = self._summary()
         rundir.write_json(self.directory / "summary.json", summary)
@@ -208,12 +223,17 @@ class Run:
         self._tracker.summary(
             {
                 "final/return": final["return"],
+                "final/std": final["std"],
+                "final/step": final["step"],
                 "best/return": best["return"],
                 "best/step": best["step"],
             }
         )
         if self.config.wandb_artifacts:
-            self._tracker.artifact(path, f"{self._tracker.run_id}-policy", "policy", ("final",))
+            name = f"{self._tracker.run_id}-policy"
+            kept = self.directory / "checkpoints" / "best.safetensors"
+            self._tracker.artifact(kept, name, "policy", ("best",))
+            self._tracker.artifact(path, name, "policy", ("final",))
         self._close(0)
         summary_table(summary, self.directory)
         actor.eval()
@@ -235,6 +255,8 @@ class Run:
             "eval/return_std": result.std,
             "eval/length": float(np.mean(result.lengths)),
         }
+        episodes = enumerate(zip(result.returns, result.lengths, strict=True))
+        self._episodes += [(self.step, i, *episode) for i, episode in episodes]
         if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
             self._best_policy = tree_map(_copy, self._policy().to_tree())
             self._save_best()
@@ -260,7 +282,10 @@ class Run:
             mode=self._wandb_mode,
             run_id=state["run_id"] if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
-            group=self.name,
+            # `composerl run --seeds` and sweep agents say so by W&B's own variables.
+            group=os.environ.get("WANDB_RUN_GROUP") or self.name,
+            job_type=os.environ.get("WANDB_JOB_TYPE") or "train",
+            tags=(self.name, self.config.env[:64], *_tags()),
             name=f"{self.name}-seed{self.config.seed}",
             tensorboard=self.config.tensorboard,
         )
@@ -380,6 +405,10 @@ class Run:
 
 def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _tags() -> list[str]:
+    return [tag for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag]
 
 
 def _check_device(device: str) -> None:

@@ -132,7 +132,10 @@ def script() -> str:
 
 def resume_command(directory: Path) -> str:
     """What to type to go on with a run."""
-    return shlex.join(["python", script(), "--out", str(directory), "--resume"])
+    command = ["python", script()]
+    if Path(script()).parts[-1:] == ("composerl",) or script().endswith("composerl/__main__.py"):
+        command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
+    return shlex.join([*command, "--out", str(directory), "--resume"])
 
 
 def _replace(path: Path, text: str) -> None:

@@ -56,4 +56,5 @@ def describe(step: int, result: Evaluation) -> dict[str, Any]:
         "return": result.mean,
         "std": result.std,
         "episodes": len(result.returns),
+        "returns": list(result.returns),
     }

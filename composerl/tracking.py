@@ -48,6 +48,7 @@ class Tracker:
         run_id: str | None = None,
         project: str = "composerl",
         group: str | None = None,
+        job_type: str | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
         tensorboard: bool = False,
@@ -64,6 +65,8 @@ class Tracker:
         self._writer_class = _summary_writer() if tensorboard else None
         self._writer: Any = None
         self._run: Any = None
+        self._media: dict[str, Any] = {}
+        self._step = 0
         # W&B notes absolute paths, so that `wandb sync` works from anywhere.
         self.directory = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -73,6 +76,7 @@ class Tracker:
         options = {
             "project": project,
             "group": group,
+            "job_type": job_type,
             "name": name,
             "tags": list(tags) or None,
             "config": scrub(config),
@@ -91,11 +95,16 @@ class Tracker:
         return self._run_id
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send one row, which has an integer "step", to every sink."""
+        """Send one row, which has an integer "step", to every sink.
+
+        What :meth:`table` and :meth:`video` have noted since the last row goes to W&B with it.
+        """
         row = plain_row(row)
+        self._step = row["step"]
         self.metrics.write(row)
         if self._run is not None:
-            self._run.log({**row})
+            self._run.log({**row, **self._media})
+            self._media = {}
         if self._writer_class is not None:
             if self._writer is None:
                 # TensorBoard then forgets what a killed run logged after its last checkpoint.
@@ -140,6 +149,20 @@ class Tracker:
         artifact.add_dir(str(copy), policy="immutable", skip_cache=True)
         self._run.log_artifact(artifact, aliases=list(aliases))
 
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Note a table for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
+            import wandb
+
+            self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+
+    def video(self, name: str, path: Path) -> None:
+        """Note an animated GIF for W&B, which gets it with the next row; no-op when disabled."""
+        if self._run is not None:
+            import wandb
+
+            self._media[f"videos/{name}"] = wandb.Video(str(path), format="gif")
+
     def sync(self) -> int:
         """Force what was logged to the disk; return the offset for :meth:`truncate`."""
         if self._writer is not None:
@@ -158,6 +181,8 @@ class Tracker:
             self._writer = None
         if self._run is not None:
             run, self._run = self._run, None
+            if self._media:  # noted after the last row
+                run.log({"step": self._step, **self._media})
             run.finish(exit_code=exit_code)
 
 

@@ -276,15 +276,17 @@ def test_tracking_to_wandb_and_tensorboard(tmp_path):
     rows = read_metrics(out / "metrics.jsonl")
     assert recorded.config["flavour"] == "x"
     assert recorded.config["recipe"] == "toy"
-    assert [row["step"] for row in recorded.history] == [2, 3, 4, 6]
-    for mine, theirs in zip(rows, recorded.history, strict=True):
+    *history, table = recorded.history  # the episodes of all evaluations come after all rows
+    assert table["eval/episodes._type"] == "table-file"
+    assert [row["step"] for row in history] == [2, 3, 4, 6]
+    for mine, theirs in zip(rows, history, strict=True):
         assert mine["time/seconds"] == pytest.approx(theirs["time/seconds"])
         assert {k: v for k, v in theirs.items() if not k.startswith("_")} == pytest.approx(mine)
     assert recorded.summary["final/return"] == pytest.approx(rows[-1]["eval/return"])
     assert recorded.summary["best/step"] in (3, 6)
     metadata = json.loads((out / "metadata.json").read_text())
     assert metadata["run_id"] == recorded.run_id
-    assert {a["type"] for a in recorded.artifacts} == {"checkpoint", "policy"}
+    assert {a["type"] for a in recorded.artifacts} == {"checkpoint", "policy", "run_table"}
     assert recorded.exit_code == 0
     events = EventAccumulator(str(out / "tensorboard"))
     events.Reload()
@@ -293,7 +295,7 @@ def test_tracking_to_wandb_and_tensorboard(tmp_path):
     train(Config(out=out, wandb="offline", steps=8, resume=True, flavour="x"))
     both = read_wandb(out)
     assert [run.run_id for run in both] == [recorded.run_id] * 2
-    assert [row["step"] for row in both[-1].history] == [8]
+    assert [row["step"] for row in both[-1].history] == [8, 8]
 
 
 def test_command_line_killed_at_any_moment_and_interrupted(tmp_path):

@@ -28,6 +28,7 @@ class WandbRun:
     run_id: str = ""
     project: str = ""
     group: str = ""
+    job_type: str = ""
     name: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ def _read_run(path: Path) -> WandbRun:
         if kind == "run":
             run.run_id, run.project = record.run.run_id, record.run.project
             run.group, run.name = record.run.run_group, record.run.display_name
-            run.tags = list(record.run.tags)
+            run.tags, run.job_type = list(record.run.tags), record.run.job_type
             run.config.update(_items(record.run.config.update))
         elif kind == "config":
             run.config.update(_items(record.config.update))

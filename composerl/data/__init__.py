@@ -19,6 +19,7 @@ from composerl.data.dataset import Dataset, validate
 from composerl.data.formats import read_dataset
 from composerl.data.generate import generate
 from composerl.data.statistics import monte_carlo_returns, return_scale, summarize
+from composerl.data.writers import write_dataset
 
 if TYPE_CHECKING:
     from composerl.data.buffer import OfflineBuffer, load_dataset
@@ -55,6 +56,7 @@ __all__ = [
     "return_scale",
     "summarize",
     "validate",
+    "write_dataset",
 ]
 
 

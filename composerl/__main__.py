@@ -1,0 +1,10 @@
+"""``python -m composerl`` is ``composerl``."""
+
+from __future__ import annotations
+
+from composerl.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

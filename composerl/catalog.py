@@ -1,0 +1,102 @@
+"""The recipes that come with composerl: found, listed, copied, trained by name. Needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import shutil
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from composerl.config import suggest
+
+if TYPE_CHECKING:
+    from composerl.policy import Policy
+
+__all__ = ["copy_recipe", "find_recipe", "load_recipe", "recipes", "recipes_directory", "train"]
+
+
+def recipes() -> dict[str, str]:
+    """The packaged recipes: name and, from the first line of the file, what it is."""
+    return {path.stem: _first_line(path) for path in sorted(recipes_directory().glob("*.py"))}
+
+
+def train(recipe: str | Path, **flags: Any) -> Policy:
+    """Run a recipe and return its policy: ``train("cql_pendulum", steps=1000, seed=3)``.
+
+    Args:
+        recipe: name of a packaged recipe (see :func:`recipes`), or the path of a recipe file.
+        flags: fields of the recipe's ``Config``, the same as its command line's flags.
+    """
+    module = load_recipe(recipe)
+    known = {field.name for field in fields(module.Config)}
+    for name in flags:
+        if name not in known:
+            raise ValueError(f"{module.Config.__qualname__} of {recipe} has no {name!r}: "
+                             f"{suggest(name, known)}")  # fmt: skip
+    return module.main(module.Config(**flags))
+
+
+def recipes_directory() -> Path:
+    """Where the packaged recipes are: inside an installed wheel, or beside a clone's package."""
+    package = Path(__file__).parent
+    for place in (package / "_recipes", package.parent / "recipes"):
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(f"composerl's recipes are missing from its installation in {package}")
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """The file of a packaged recipe's name, or of a path; an unknown one says what is near."""
+    text = str(recipe)
+    if text.endswith(".py"):
+        path = Path(text).expanduser()
+        if path.is_file():
+            return path
+        # A clone's `recipes/iql_pendulum.py`, typed where there is no clone.
+        packaged = recipes_directory() / path.name
+        if path.parts[:-1] == ("recipes",) and packaged.is_file():
+            return packaged
+        raise FileNotFoundError(f"{path}: there is no such recipe file")
+    names = recipes()
+    if text in names:
+        return recipes_directory() / f"{text}.py"
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+    raise ValueError(f"there is no recipe {text!r}: {hint}")
+
+
+def load_recipe(recipe: str | Path) -> ModuleType:
+    """Import a recipe's file; it must have ``Config`` and ``main``."""
+    path = find_recipe(recipe)
+    # Not the bare stem: a recipe called json.py must not replace a module of that name.
+    name = f"_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and type hints look their module up there
+    spec.loader.exec_module(module)
+    for needed in ("Config", "main"):
+        if not hasattr(module, needed):
+            raise ValueError(f"{path} is no recipe: it has no {needed}")
+    return module
+
+
+def copy_recipe(recipe: str, file: str | Path) -> Path:
+    """Copy a packaged recipe, to edit it; a file that exists is left alone."""
+    target = Path(file)
+    if target.is_dir():
+        target = target / f"{Path(recipe).stem}.py"
+    if target.exists():
+        raise FileExistsError(f"{target} exists already: choose another name")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target.parent}: there is no such directory")
+    shutil.copyfile(find_recipe(recipe), target)
+    return target
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].rstrip(".")

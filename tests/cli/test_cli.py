@@ -1,0 +1,271 @@
+"""Every command does what it says, called as a person would."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import composerl
+
+
+def test_help_is_quick_and_needs_no_torch(tmp_path):
+    code = (
+        "import sys, time\n"
+        "from composerl.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'wandb', 'gymnasium', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert time.process_time() < 1, time.process_time()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in ("recipes", "run", "evaluate", "predict", "export", "plot", "report", "compare",
+                    "sweep", "data", "doctor"):  # fmt: skip
+        assert f"• {command}" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["evaluate", "run", "sweep", "data make", "recipes"])
+def test_every_command_explains_itself(cli, command):
+    result = cli(*command.split(), "--help")
+    assert result.code == 0
+    assert f"usage: composerl {command}" in result.out
+
+
+def test_recipes_are_listed_copied_and_explained(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = cli("recipes")
+    assert {line.split()[0] for line in listed.out.splitlines()} == set(composerl.recipes())
+    assert "implicit Q-learning" in listed.out
+    assert cli("recipes", "copy", "iql_pendulum", "mine.py").code == 0
+    again = cli("recipes", "copy", "iql_pendulum", "mine.py")
+    assert (again.code, again.err) == (2, "error: mine.py exists already: choose another name\n")
+    helped = cli("run", "mine.py", "--help")
+    assert "composerl run mine.py" in helped.out
+    assert "--expectile" in helped.out
+
+
+def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli("recipes", "copy", "iql_pendulum", "mine.py")
+    flags = ["--steps", "20", "--hidden", "8", "--dataset-size", "500", "--eval-episodes", "1",
+             "--wandb", "disabled", "--out", "out"]  # fmt: skip
+    result = cli("run", "mine.py", *flags)
+    assert result.code == 0, result.err
+    assert "final return" in result.out
+    assert json.loads((tmp_path / "out" / "metadata.json").read_text())["recipe"] == "mine"
+    unknown = cli("run", "mine.py", "--expectil", "0.9")
+    assert unknown.err.startswith("error: unknown flag --expectil: did you mean --expectile?")
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["/venv/bin/composerl", "run", "iql_pendulum", "--lr", "1"], "composerl run iql_pendulum"),
+        (["/site/composerl/__main__.py", "run", "a.py"], "composerl run a.py"),
+        (["/home/me/composerl/train.py", "--lr", "1"], "python /home/me/composerl/train.py"),
+    ],
+)
+def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected):
+    from composerl.rundir import resume_command
+
+    monkeypatch.setattr(sys, "argv", argv)
+    assert resume_command("runs/x") == f"{expected} --out runs/x --resume"
+
+
+def test_train_takes_a_name_and_flags(run):
+    policy = composerl.load(run)
+    assert policy.predict([1.0, 0.0, 0.0]).shape == (1,)
+    with pytest.raises(ValueError, match="did you mean expectile"):
+        composerl.train("iql_pendulum", expectil=0.9)
+    with pytest.raises(ValueError, match="did you mean iql_pendulum"):
+        composerl.train("iql_pendulums")
+
+
+# --- evaluate, predict -------------------------------------------------------------------------
+
+
+def test_evaluate_agrees_with_the_policy(cli, run):
+    result = cli("evaluate", run, "--episodes", 5, "--seed", 3, "--json").json
+    expected = composerl.load(run).evaluate(5, 3)
+    assert result["returns"] == list(expected.returns)
+    assert result["mean"] == expected.mean
+    assert result["std"] == expected.std
+    middle = sorted(expected.returns)[1:4]
+    assert result["iqm"] == pytest.approx(sum(middle) / 3)
+    assert result["mean_interval"][0] <= result["mean"] <= result["mean_interval"][1]
+    table = cli("evaluate", run, "--episodes", 5, "--seed", 3)
+    assert f"{expected.mean:.2f}" in table.out
+    assert "interquartile mean" in table.out
+
+
+def test_evaluate_draws_the_first_episode(cli, cartpole, tmp_path):
+    result = cli("evaluate", cartpole, "--episodes", 2, "--video", tmp_path / "a.gif", "--json")
+    with Image.open(tmp_path / "a.gif") as gif:
+        # 50 frames a second in CartPole: every second one is kept.
+        assert gif.n_frames == -(-(result.json["lengths"][0] + 1) // 2)
+        assert max(gif.size) <= 320
+        assert len(gif.convert("RGB").getcolors(10**6)) > 2
+    assert "SDL_VIDEODRIVER" not in os.environ
+
+
+def test_predict_one_batch_file_and_lines(cli, run, tmp_path):
+    policy = composerl.load(run)
+    observations = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    expected = policy.predict(observations).tolist()
+    text = json.dumps(observations[0].tolist())
+    assert cli("predict", run, "--obs", text).json == {"action": _close(expected[0])}
+    batch = json.dumps(observations.tolist())
+    assert cli("predict", run, "--obs", batch).json["action"] == [_close(row) for row in expected]
+    np.savez(tmp_path / "a.npz", observations=observations, other=np.zeros(2))
+    np.savez(tmp_path / "b.npz", whatever=observations)
+    for name in ("a.npz", "b.npz"):
+        lines = cli("predict", run, "--npz", tmp_path / name).out.splitlines()
+        assert [json.loads(line)["action"] for line in lines] == expected
+    lines = [text, json.dumps({"observation": observations[1].tolist()}), "", '{"reset": true}']
+    out = cli("predict", run, stdin="\n".join(lines)).out.splitlines()
+    assert [json.loads(line) for line in out] == [
+        {"action": _close(expected[0])},
+        {"action": _close(expected[1])},
+        {"reset": True},
+    ]
+
+
+def _close(action):
+    return pytest.approx(action, abs=1e-6)  # a batch of one may round otherwise
+
+
+def test_predict_answers_a_thousand_lines_a_second(cli, tmp_path):
+    """A network as GAIL's; CPU time, loading included, since the machine may be busy."""
+    from composerl import Policy
+    from composerl.modules import categorical_actor
+    from composerl.spaces import Spaces
+
+    policy = Policy(categorical_actor(Spaces.of("CartPole-v1"), (64, 64)), "CartPole-v1")
+    file = policy.save(tmp_path / "policy.safetensors")
+    observations = np.random.default_rng(0).normal(size=(2000, 4)).round(3)
+    start = time.process_time()
+    out = cli("predict", file, stdin="\n".join(map(json.dumps, observations.tolist()))).out
+    seconds = time.process_time() - start
+    actions = [json.loads(line)["action"] for line in out.splitlines()]
+    assert actions == policy.predict(observations).tolist()
+    assert seconds < 2.0
+
+
+def test_predict_costs_at_most_three_network_calls(run, cartpole):
+    import torch
+
+    for directory in (run, cartpole):
+        policy = composerl.load(directory)
+        observation = np.zeros(policy.spaces.obs_shape, np.float32)
+        batch = torch.from_numpy(observation)[None]
+
+        def bare(policy=policy, batch=batch):
+            with torch.no_grad():
+                policy.actor.greedy(batch)
+
+        def predict(policy=policy, observation=observation):
+            policy.predict(observation)
+
+        assert _fastest(predict) < 3 * _fastest(bare)
+
+
+def _fastest(call, repeats=20, calls=50):
+    def once():
+        start = time.process_time()
+        for _ in range(calls):
+            call()
+        return time.process_time() - start
+
+    once()
+    return min(once() for _ in range(repeats))
+
+
+# --- compare, doctor ---------------------------------------------------------------------------
+
+
+def test_compare_runs_and_groups(cli, runs, tmp_path):
+    first, second = runs / "iql_pendulum" / "seed0", runs / "iql_pendulum" / "seed1"
+    returns = [json.loads((r / "summary.json").read_text())["final"] for r in (first, second)]
+    single = cli("compare", first, second, "--json").json
+    assert single["unit"] == "episodes"
+    a, b = (np.array(final["returns"]) for final in returns)
+    assert len(a) == 3
+    assert single["probability"] == pytest.approx((a[:, None] > b).mean())
+    group = cli("compare", runs, first, "--json").json
+    assert group["unit"] == "runs"
+    assert group["a"]["scores"] == [final["return"] for final in returns]
+    # One of two beats the first, or none; the first ties with itself.
+    assert group["probability"] == (0.5 + (returns[1]["return"] > returns[0]["return"])) / 2
+    assert "A is better than B with probability" in cli("compare", first, second).out
+
+
+def test_doctor_tells_versions_and_warns(cli):
+    from composerl.commands.doctor import warnings_for
+
+    result = cli("doctor")
+    assert result.code == 0
+    assert composerl.__version__ in result.out
+    good = {"torch": "2.13.0+cpu", "torchrl": "0.14.1", "tensordict": "0.14.3", "gymnasium": "1.4"}
+    assert warnings_for(good, extension=True, python=(3, 12), environ={}) == []
+    told = warnings_for(
+        good | {"torch": "2.9.1", "torchrl": "0.15.0"},
+        extension=False,
+        python=(3, 9),
+        environ={"OMP_NUM_THREADS": "many"},
+    )
+    for word in ("torch 2.9.1", "torchrl 0.15.0", "extension", "Python 3.9", "OMP_NUM_THREADS"):
+        assert any(word in sentence for sentence in told), word
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+def test_data_is_made_told_and_converted(cli, tmp_path):
+    from composerl.data import generate, read_dataset
+
+    made = cli("data", "make", "CartPole-v1", "--behaviour", "random", "--size", 300,
+               "-o", tmp_path / "a.npz")  # fmt: skip
+    assert made.code == 0, made.err
+    original = generate("CartPole-v1", "random", 300, 0)
+    assert read_dataset(tmp_path / "a.npz").fingerprint == original.fingerprint
+    told = cli("data", "info", tmp_path / "a.npz", "--env", "CartPole-v1", "--json").json
+    assert told["transitions"] == 300
+    assert told["episodes"] == len(original.returns())
+    assert "action shares" in cli("data", "info", tmp_path / "a.npz").out
+    chain = [tmp_path / name for name in ("a.npz", "b.hdf5", "c", "d.npz")]
+    for source, target in itertools.pairwise(chain):
+        assert cli("data", "convert", source, target).code == 0
+        assert read_dataset(target).fingerprint == original.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.hdf5", "c", "d.npz"]
+
+
+def test_minari_reads_what_we_write(cli, tmp_path):
+    minari = pytest.importorskip("minari")
+    cli("data", "make", "Pendulum-v1", "--size", 500, "-o", tmp_path / "pendulum")
+    dataset = minari.MinariDataset(tmp_path / "pendulum" / "data")
+    episodes = list(dataset.iterate_episodes())
+    assert dataset.total_steps == sum(len(episode.rewards) for episode in episodes) == 500
+    assert episodes[0].observations.shape == (201, 3)
+    assert episodes[0].truncations[-1]
+
+
+def test_rows_that_are_no_episodes_cannot_be_minari(cli, tmp_path):
+    arrays = {"observations": np.eye(3), "actions": np.zeros((3, 1)), "rewards": np.zeros(3),
+              "next_observations": np.eye(3) * 2, "terminals": np.zeros(3, bool),
+              "timeouts": np.zeros(3, bool)}  # fmt: skip
+    np.savez(tmp_path / "a.npz", **arrays)
+    result = cli("data", "convert", tmp_path / "a.npz", tmp_path / "b")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "not whole episodes" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

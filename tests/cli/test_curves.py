@@ -1,0 +1,155 @@
+"""Plots and reports: the numbers behind them, and that they can be looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from composerl.curves import curve_of, draw, group_runs, panels_of
+from composerl.records import find_runs, read_run
+
+
+def fake_run(directory, seed, points, *, recipe="toy", env="Toy-v0", **config):
+    """A run directory with these (step, return) evaluations, ten steps a second."""
+    directory.mkdir(parents=True)
+    config = {"env": env, "seed": seed, "lr": 1e-3, **config}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    metadata = {"recipe": recipe, "python": "3.11", "versions": {"torch": "2.13"}}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    rows = [{"step": s, "eval/return": v, "train/loss_value": 1 / s, "time/seconds": s / 10}
+            for s, v in points]  # fmt: skip
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    final = {"step": points[-1][0], "return": points[-1][1], "std": 1.0, "episodes": 2}
+    summary = {"final": final, "best": final, "steps": points[-1][0], "stopped": "all steps done"}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    return read_run(directory)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """Five seeds, evaluated at 10, 20, 30; the fifth an outlier."""
+    values = [(0, 10, 20), (1, 11, 21), (2, 12, 22), (3, 13, 23), (100, 110, 120)]
+    return [
+        fake_run(tmp_path / "toy" / f"seed{i}", i, list(zip((10, 20, 30), row, strict=True)))
+        for i, row in enumerate(values)
+    ]
+
+
+def test_the_curve_is_the_iqm_over_seeds(toy):
+    """Of five, one is left out at each end: the mean of 1 2 3, 11 12 13, 21 22 23."""
+    curve = curve_of("toy", toy, "eval/return")
+    assert curve.x.tolist() == [10, 20, 30]
+    assert curve.middle.tolist() == [2, 12, 22]
+    assert (curve.low <= curve.middle).all()
+    assert (curve.middle <= curve.high).all()
+    assert curve.low[0] >= 0
+    assert curve.high[0] <= 100
+
+
+def test_runs_measured_at_different_steps_are_interpolated(tmp_path):
+    """At 15 the first is half way from 0 to 10; the common part is 10 to 20, from 10 on."""
+    a = fake_run(tmp_path / "a", 0, [(10, 0.0), (20, 10.0), (40, 90.0)])
+    b = fake_run(tmp_path / "b", 1, [(5, 50.0), (15, 1.0), (20, 2.0)])
+    curve = curve_of("ab", [a, b], "eval/return")
+    assert curve.x.tolist() == [10, 15, 20]
+    assert curve.middle.tolist() == pytest.approx([(0 + 25.5) / 2, (5 + 1) / 2, (10 + 2) / 2])
+
+
+def test_time_is_an_axis_too(toy):
+    assert curve_of("toy", toy, "eval/return", "time").x.tolist() == [1, 2, 3]
+
+
+def test_groups_by_recipe_flag_or_run(tmp_path):
+    records = [
+        fake_run(tmp_path / f"{recipe}{lr}{seed}", seed, [(1, 0.0)], recipe=recipe, lr=lr)
+        for recipe in ("a", "b")
+        for lr in (0.1, 0.2)
+        for seed in (0, 1)
+    ]
+    sizes = {by: [len(g) for g in group_runs(records, by).values()] for by in ("recipe", "lr")}
+    assert sizes == {"recipe": [4, 4], "lr": [4, 4]}
+    assert list(group_runs(records, "lr")) == ["lr 0.1", "lr 0.2"]
+    assert len(group_runs(records, "run")) == 8
+
+
+def test_environments_share_no_axis(tmp_path, toy):
+    other = fake_run(tmp_path / "other", 0, [(1, 500.0), (2, 400.0)], env="Other-v0")
+    panels = panels_of(group_runs([*toy, other], "recipe"), "eval/return")
+    assert {env: [len(c.runs) for c in curves] for env, curves in panels.items()} == {
+        "Toy-v0": [5],
+        "Other-v0": [1],
+    }
+    figure = draw(panels, key="eval/return", x="steps")
+    left, right = figure.axes
+    assert (left.get_title(loc="left"), right.get_title(loc="left")) == ("Toy-v0", "Other-v0")
+    assert left.get_legend().get_texts()[0].get_text() == "toy (5 runs)"
+    assert left.lines[-1].get_ydata().tolist() == [2, 12, 22]
+    assert len(left.collections) == 1  # the band
+
+
+def test_runs_are_found_below_a_directory_once(toy, tmp_path):
+    wandb = tmp_path / "toy" / "seed0" / "wandb" / "files"
+    wandb.mkdir(parents=True)
+    (wandb / "config.yaml").write_text("a: 1")
+    found = find_runs([tmp_path, tmp_path / "toy" / "seed1"])
+    assert [record.directory.name for record in found] == [f"seed{i}" for i in range(5)]
+
+
+def test_plot_writes_a_picture(cli, toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("plot", "toy").out == "curves.png\n"
+    with Image.open("curves.png") as picture:
+        assert picture.size == (1050, 600)
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(10**6)}
+        assert (0x00, 0x72, 0xB2) in colours  # the line
+    for name in ("a.svg", "b.pdf"):
+        assert cli("plot", "toy", "-o", name, "--x", "time", "--key", "train/loss_value").code == 0
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_report_is_one_page_with_everything(cli, toy, tmp_path):
+    fake_run(tmp_path / "toy" / "wide", 9, [(10, 5.0)], hidden=[64, 64], note="<b>&")
+    (tmp_path / "toy" / "wide" / "summary.json").unlink()
+    media = tmp_path / "toy" / "seed0" / "images"
+    media.mkdir()
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(media / "episode.gif")
+    page = tmp_path / "report.html"
+    assert cli("report", tmp_path / "toy", "-o", page).code == 0
+    text = page.read_text()
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert "<script" not in text
+    assert text.count("data:image/png") == 3  # two curves and one training metric
+    assert text.count("data:image/gif") == 1
+    for words in ("5 of 6", "22.0", "not finished", "64, 64", "torch", "2.13", "&lt;b&gt;&amp;"):
+        assert words in text, words
+    # lr is the same everywhere: not among the differences, which come first.
+    head = text[text.index("<h2>Configuration") : text.index("What all runs have in common")]
+    assert "<th>hidden</th>" in head
+    assert "<th>lr</th>" not in head
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+def test_the_page_opens_in_a_browser(cli, toy, tmp_path):
+    page, shot = tmp_path / "report.html", tmp_path / "shot.png"
+    cli("report", tmp_path / "toy", "-o", page)
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"]
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [*browser, profile, "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "<h2>Final scores</h2>" in done.stdout
+    subprocess.run(
+        [*browser, profile, f"--screenshot={shot}", page.as_uri()],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    with Image.open(shot) as picture:
+        colours = dict(c[::-1] for c in picture.convert("RGB").getcolors(10**7))
+    assert colours.get((0x00, 0x72, 0xB2), 0) > 100  # the curves are drawn

@@ -1,0 +1,132 @@
+"""Exported policies act as predict does, in onnxruntime and in torch alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import composerl
+from composerl import Policy
+from composerl.modules import (
+    categorical_actor,
+    fqf_network,
+    gaussian_actor,
+    iqn_network,
+    tanh_gaussian_actor,
+)
+from composerl.spaces import Spaces
+
+BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 5.0))
+DISCRETE = Spaces(obs_shape=(4,), num_actions=3)
+PIXELS = Spaces(obs_shape=(2, 10, 10), obs_dtype="uint8", num_actions=3)
+STATS = (torch.tensor([100.0, 0.0, -5.0]), torch.tensor([0.01, 2.0, 1.0]))
+
+ACTORS = {
+    "gaussian": (gaussian_actor, BOX, {"normalize": STATS}),
+    "tanh": (tanh_gaussian_actor, BOX, {"layer_norm": True}),
+    "categorical": (categorical_actor, DISCRETE, {}),
+    "iqn": (iqn_network, DISCRETE, {"dueling": True, "layer_norm": True}),
+    "fqf": (fqf_network, DISCRETE, {}),
+    "pixels": (iqn_network, PIXELS, {}),
+}
+
+
+def make(name):
+    factory, spaces, options = ACTORS[name]
+    torch.manual_seed(0)
+    policy = Policy(factory(spaces, (16, 16), **options).eval(), None, spaces)
+    generator = np.random.default_rng(1)
+    if spaces.obs_dtype == "uint8":
+        observations = generator.integers(256, size=(50, *spaces.obs_shape), dtype=np.uint8)
+    else:
+        observations = generator.normal(size=(50, *spaces.obs_shape)).astype(np.float32)
+    if "normalize" in options:
+        observations = observations * STATS[1].numpy() + STATS[0].numpy()
+    return policy, observations
+
+
+@pytest.mark.parametrize("name", ACTORS)
+def test_onnxruntime_acts_as_predict_does(name, tmp_path):
+    import onnxruntime
+
+    policy, observations = make(name)
+    path = policy.export(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for batch in (observations, observations[:1]):
+        (actions,) = session.run(["action"], {"observation": batch})
+        np.testing.assert_allclose(actions, policy.predict(batch), atol=1e-5)
+    assert [item.name for item in tmp_path.iterdir()] == ["policy.onnx"]
+
+
+@pytest.mark.parametrize("name", ACTORS)
+def test_pt2_acts_as_predict_does(name, tmp_path):
+    policy, observations = make(name)
+    path = policy.export(tmp_path / "policy.pt2", "pt2")
+    module = torch.export.load(path).module()  # our own file: it is known to be harmless
+    actions = module(torch.from_numpy(observations)).detach().numpy()
+    np.testing.assert_allclose(actions, policy.predict(observations), atol=1e-5)
+
+
+def test_files_need_nothing_of_ours(cli, run, tmp_path):
+    """Both are used where composerl cannot be imported."""
+    observation = [[0.3, -0.2, 1.5]]
+    expected = composerl.load(run).predict(observation)
+    for name in ("a.onnx", "a.pt2"):
+        assert cli("export", run, "-o", tmp_path / name).out.strip().endswith(name)
+    code = (
+        "import sys; sys.modules['composerl'] = sys.modules['torchrl'] = None\n"
+        "import onnxruntime, numpy, torch\n"
+        f"x = numpy.array({observation}, 'float32')\n"
+        "print(onnxruntime.InferenceSession('a.onnx').run(None, {'observation': x})[0].item())\n"
+        "print(torch.export.load('a.pt2').module()(torch.from_numpy(x)).item())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [float(line) for line in done.stdout.split()] == pytest.approx(
+        [expected.item()] * 2, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_an_export_that_acts_otherwise_is_not_written(format, tmp_path, monkeypatch):
+    policy, _ = make("gaussian")
+    right = policy.predict
+    monkeypatch.setattr(policy, "predict", lambda observation: right(observation) + 1e-4)
+    with pytest.raises(RuntimeError, match=r"differs from predict by 0\.0001"):
+        policy.export(tmp_path / f"policy.{format}", format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_check_looks_where_the_policy_is_not_saturated():
+    from composerl.export import _observations
+
+    policy, _ = make("gaussian")
+    normalised = (_observations(policy, 200) - STATS[0].numpy()) / STATS[1].numpy()
+    assert np.abs(normalised).max() < 5
+    assert normalised.std() == pytest.approx(1, abs=0.1)
+
+
+def test_a_policy_with_a_memory_is_refused(tmp_path):
+    policy, _ = make("gaussian")
+    policy.recurrent = True
+    with pytest.raises(ValueError, match="with a memory cannot be exported"):
+        policy.export(tmp_path / "a.onnx")
+
+
+def test_the_policy_itself_is_left_alone(tmp_path):
+    policy, _ = make("tanh")
+    policy.actor.train()
+    policy.export(tmp_path / "a.pt2", "pt2")
+    assert all(module.training for module in policy.actor.modules())
+
+
+def test_unknown_formats_are_refused(tmp_path):
+    policy, _ = make("gaussian")
+    with pytest.raises(ValueError, match="format must be one of onnx, pt2, got 'tflite'"):
+        policy.export(tmp_path / "a", "tflite")

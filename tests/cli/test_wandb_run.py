@@ -1,0 +1,84 @@
+"""What Weights & Biases gets of a run, read back from its offline file."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from wandb_reader import read_wandb
+
+import composerl
+
+FLAGS = {
+    "steps": 40, "eval_every": 20, "eval_episodes": 2, "save_every": 20, "log_every": 20,
+    "hidden": (8,), "dataset_size": 500, "wandb": "offline", "seed": 5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A run that is stopped half way and resumed, with everything switched on."""
+    out = tmp_path_factory.mktemp("wandb") / "run"
+    kept = dict(os.environ)
+    os.environ.update(WANDB_TAGS="mine,yours", WANDB_RUN_GROUP="a-group")
+    try:
+        flags = FLAGS | {"wandb_artifacts": True, "video": True, "out": out}
+        composerl.train("iql_pendulum", **(flags | {"steps": 20}))
+        composerl.train("iql_pendulum", **flags, resume=True)
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+    return out, read_wandb(out)
+
+
+def test_group_job_type_tags_and_one_id(tracked):
+    _, runs = tracked
+    assert len(runs) == 2
+    assert {run.run_id for run in runs} == {runs[0].run_id}
+    for run in runs:
+        assert (run.group, run.job_type) == ("a-group", "train")
+        assert run.tags == ["iql_pendulum", "Pendulum-v1", "mine", "yours"]
+        assert run.config["seed"] == 5
+        assert run.exit_code == 0
+
+
+def test_summary_has_best_and_final(tracked):
+    out, runs = tracked
+    summary = json.loads((out / "summary.json").read_text())
+    told = runs[-1].summary
+    assert told["final/return"] == summary["final"]["return"]
+    assert told["final/std"] == summary["final"]["std"]
+    assert told["final/step"] == 40
+    assert told["best/return"] == summary["best"]["return"]
+    assert told["best/step"] == summary["best"]["step"]
+
+
+def test_evaluations_are_a_table_of_episodes(tracked):
+    out, runs = tracked
+    (row,) = [row for row in runs[-1].history if "eval/episodes.path" in row]
+    file = runs[-1].path.parent / "files" / row["eval/episodes.path"]
+    table = json.loads(file.read_text())
+    assert table["columns"] == ["step", "episode", "return", "length"]
+    returns = json.loads((out / "summary.json").read_text())["final"]["returns"]
+    assert table["data"] == [[40, i, value, 200] for i, value in enumerate(returns)]
+
+
+def test_an_episode_is_a_video(tracked):
+    out, runs = tracked
+    (row,) = [row for row in runs[-1].history if "videos/episode.path" in row]
+    assert row["step"] == 40
+    video = runs[-1].path.parent / "files" / row["videos/episode.path"]
+    assert video.read_bytes() == (out / "images" / "episode-00000040.gif").read_bytes()
+    assert video.read_bytes().startswith(b"GIF89a")
+
+
+def test_policies_and_checkpoints_are_versions_of_artifacts(tracked):
+    _, runs = tracked
+    found = [(a["name"].partition("-")[2], set(a["aliases"])) for a in runs[-1].artifacts]
+    assert ("policy", {"latest", "best"}) in found
+    assert ("policy", {"latest", "final"}) in found
+    assert ("checkpoint", {"latest", "last"}) in found
+    for artifact in runs[-1].artifacts:
+        for path in artifact["files"].values():
+            assert os.path.getsize(path) > 0
