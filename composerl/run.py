@@ -34,7 +34,7 @@ from composerl.interrupt import Interrupt
 from composerl.memory import keep_freed_memory
 from composerl.pictures import write_png
 from composerl.policy import Policy
-from composerl.score import Score, describe
+from composerl.score import EPISODE_COLUMNS, Score, describe
 from composerl.spaces import Spaces
 from composerl.tracking import Tracker, require_tensorboard, wandb_mode
 
@@ -42,7 +42,6 @@ __all__ = ["Run", "RunConfig"]
 
 KEPT_CHECKPOINTS = 2
 EVALUATION_SEED = 0
-EPISODE_COLUMNS = ("step", "episode", "return", "length")
 
 
 class Run:
@@ -94,7 +93,6 @@ class Run:
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
-        self._episodes: list[tuple[int, int, float, int]] = []
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
         self._seconds = (0.0, 0.0)
@@ -215,7 +213,7 @@ class Run:
             film = self.directory / "images" / f"episode-{self.step:08d}.gif"
             self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))
         # One for all evaluations: each table is an artifact of its own to W&B.
-        self._tracker.table("eval/episodes", EPISODE_COLUMNS, self._episodes)
+        self._tracker.table("eval/episodes", EPISODE_COLUMNS, self.score.episodes)
         path = policy.save(self.directory / "policy.safetensors")
         summary = self._summary()
         rundir.write_json(self.directory / "summary.json", summary)
@@ -255,8 +253,6 @@ class Run:
             "eval/return_std": result.std,
             "eval/length": float(np.mean(result.lengths)),
         }
-        episodes = enumerate(zip(result.returns, result.lengths, strict=True))
-        self._episodes += [(self.step, i, *episode) for i, episode in episodes]
         if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
             self._best_policy = tree_map(_copy, self._policy().to_tree())
             self._save_best()

@@ -6,7 +6,10 @@ from typing import Any
 
 from composerl.evaluation import Evaluation
 
-__all__ = ["Score"]
+__all__ = ["EPISODE_COLUMNS", "Score", "describe"]
+
+#: What is kept of each episode.
+EPISODE_COLUMNS = ("step", "episode", "return", "length")
 
 
 class Score:
@@ -15,12 +18,14 @@ class Score:
     Attributes:
         latest: step, return, standard deviation and episodes of the last evaluation.
         best: the same of the best one.
+        episodes: a row of :data:`EPISODE_COLUMNS` for each episode of all evaluations.
         stopped: why the run should stop, or None.
     """
 
     def __init__(self) -> None:
         self.latest: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
+        self.episodes: list[list[float]] = []
         self.stopped: str | None = None
         self._since_best = 0
 
@@ -29,6 +34,8 @@ class Score:
     ) -> bool:
         """Take an evaluation in; returns whether it is the best so far."""
         self.latest = describe(step, result)
+        played = enumerate(zip(result.returns, result.lengths, strict=True))
+        self.episodes += [[step, number, *episode] for number, episode in played]
         is_best = self.best is None or result.mean > self.best["return"]
         if is_best:
             self.best, self._since_best = self.latest, 0
