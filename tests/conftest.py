@@ -15,6 +15,6 @@ atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("WANDB_API_KEY", None)
 
-import torch
+import torch  # noqa: E402
 
 torch.set_num_threads(1)
