@@ -9,12 +9,11 @@ import tempfile
 
 # Before anything imports torch or starts a process that does.
 os.environ["OMP_NUM_THREADS"] = "1"
-CACHE = tempfile.mkdtemp(prefix="composerl-test-cache-")
-os.environ["COMPOSERL_CACHE"] = CACHE
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+os.environ["COMPOSERL_CACHE"] = tempfile.mkdtemp(prefix="composerl-test-cache-")
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("WANDB_API_KEY", None)
 
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+atexit.register(shutil.rmtree, os.environ["COMPOSERL_CACHE"], ignore_errors=True)
