@@ -13,7 +13,7 @@ os.environ["COMPOSERL_CACHE"] = tempfile.mkdtemp(prefix="composerl-test-cache-")
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("WANDB_API_KEY", None)
 
-import torch  # noqa: E402
+import torch
 
 torch.set_num_threads(1)
 atexit.register(shutil.rmtree, os.environ["COMPOSERL_CACHE"], ignore_errors=True)
