@@ -176,9 +176,20 @@ def _serve(policy: Policy) -> None:
 
 def _act(policy: Policy, observation: Any, where: str) -> Any:
     try:
+        if policy.spaces.obs_dtype == "uint8":
+            observation = _pixels(observation)
         return policy.predict(observation).tolist()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _pixels(observation: Any) -> Any:
+    """JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses."""
+    import numpy as np
+
+    array = np.asarray(observation)
+    whole = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
+    return array.astype(np.uint8) if whole else array
 
 
 def _read_observations(path: Path) -> Any:

@@ -141,6 +141,31 @@ def test_predict_one_batch_file_and_lines(cli, run, tmp_path):
     ]
 
 
+def test_lines_to_a_policy_with_memory_and_pixels(cli, monkeypatch):
+    """The same frame again and again: what is answered depends on what was shown, until a reset."""
+    import torch
+    from recurrent_toy import Diary, Toy
+
+    torch.manual_seed(0)
+    policy = composerl.Policy(Toy(), Diary)
+    monkeypatch.setattr("composerl.policy.load", lambda *_, **__: policy)
+    frames = [[[[t, 7, 200, 255]] * 4] for t in (1, 2, 3)]
+    expected = []
+    for frame in frames:
+        expected.append(int(policy.predict(np.array(frame, np.uint8))))
+    policy.reset()
+    lines = [json.dumps(frame) for frame in frames]
+    out = cli("predict", "run", stdin="\n".join([*lines, '{"reset": true}', *lines])).out
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer.get("action") for answer in answers] == [*expected, None, *expected]
+    assert int(policy.state["steps"]) == 3
+    refused = cli("predict", "run", "--obs", json.dumps([[[[256, 0, 0, 0]] * 4]]))
+    assert refused.code == 2
+    assert "must be uint8 pixels" in refused.err
+    export = cli("export", "run", "-o", "policy.onnx")
+    assert "with a memory cannot be exported" in export.err
+
+
 def _close(action):
     return pytest.approx(action, abs=1e-6)  # a batch of one may round otherwise
 
