@@ -39,7 +39,7 @@ def test_the_setup_lines_are_what_ci_does():
     assert len(setup) == 2
     for step in setup[1].split(" && ")[2:]:
         assert step in ci, step
-    assert setup[0].endswith("composerl run cql_pendulum")
+    assert setup[0].endswith("python recipes/cql_pendulum.py")
 
 
 @pytest.fixture(scope="module")
