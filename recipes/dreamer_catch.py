@@ -96,11 +96,13 @@ def main(cfg: Config) -> Policy:
     updates_per_step = cfg.train_ratio / (cfg.batch_size * cfg.length)
     say(f"{sum(p.numel() for p in loss.parameters()):,} parameters")
 
+    metrics = {}
     run.track(update=update, buffer=buffer, collector=collector)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         buffer.extend(collector.next())
-        while update.updates < (step - start) * updates_per_step:
-            run.log(update(buffer.sample()))
+        while update.updates < int((step - start) * updates_per_step):
+            metrics = update(buffer.sample())
+        run.log(metrics)
         run.log(collector.metrics() | {"buffer": len(buffer)})
         run.evaluate(actor)
         if step >= start:
