@@ -40,7 +40,7 @@ class Config(RunConfig):
     """Transitions in a batch."""
     n_step: int = 10
     """Steps of reward before the bootstrap."""
-    prioritized: bool = False
+    prioritized: bool = True
     """Replay rows with large errors more often."""
     lr: float = 1e-3
     """Learning rate; falls linearly to 0 over the run."""

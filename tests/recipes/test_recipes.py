@@ -172,18 +172,20 @@ def test_online_phase_resumes_exactly(path, tmp_path):
 
 
 @every_recipe
-def test_prioritized_replay_resumes_exactly(path, tmp_path):
-    """FQF4: priorities, and the weights they give, are part of a checkpoint."""
-    if "prioritized" not in load_recipe(path).Config.__dataclass_fields__:
+def test_uniform_replay_resumes_exactly_and_prioritized_makes_a_difference(path, tmp_path):
+    """FQF4: priorities are on by default, so the shared tests have them in their checkpoints."""
+    fields = load_recipe(path).Config.__dataclass_fields__
+    if "prioritized" not in fields:
         pytest.skip("no prioritized replay")
-    options = {"prioritized": True, "double": True}
+    assert fields["prioritized"].default is True
+    options = {"prioritized": False, "double": True}
     assert run_in_process(path, tmp_path / "whole", **options) == 0
     assert run_in_process(path, tmp_path / "run", kill_at="update:33", **options) == -9
     assert run_in_process(path, tmp_path / "run", resume=True, **options) == 0
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
-    assert run_in_process(path, tmp_path / "uniform", double=True) == 0
-    assert weights(tmp_path / "run") != weights(tmp_path / "uniform")
+    assert run_in_process(path, tmp_path / "prioritized", double=True) == 0
+    assert weights(tmp_path / "run") != weights(tmp_path / "prioritized")
 
 
 @every_recipe
