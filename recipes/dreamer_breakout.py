@@ -8,20 +8,18 @@ GPU use --device cuda --size medium --batch-size 16 --length 64.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+from composerl.catalog import load_recipe
 from composerl.config import cli
 
-sys.path.append(str(Path(__file__).parent))
-from dreamer_catch import Config as CatchConfig
-from dreamer_catch import main
+catch = load_recipe("dreamer_catch")
+main = catch.main
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CatchConfig):
+class Config(catch.Config):
     env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=2500"
     steps: int = 100_000
     eval_every: int = 5000

@@ -55,6 +55,14 @@ def test_recipes_are_listed_copied_and_explained(cli, tmp_path, monkeypatch):
     assert "--expectile" in helped.out
 
 
+@pytest.mark.parametrize("name", sorted(composerl.recipes()))
+def test_every_copy_stands_alone(cli, name, tmp_path):
+    """X7: away from the others, too."""
+    assert cli("recipes", "copy", name, tmp_path / "mine.py").code == 0
+    helped = cli("run", tmp_path / "mine.py", "--help")
+    assert (helped.code, "--eval-every" in helped.out) == (0, True)
+
+
 def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cli("recipes", "copy", "iql_pendulum", "mine.py")
