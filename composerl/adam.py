@@ -24,6 +24,9 @@ class FusedAdam(Adam):
         if options.get("amsgrad") or options.get("maximize"):
             raise ValueError("FusedAdam has no amsgrad and no maximize: use torch.optim.Adam")
         super().__init__(params, lr=lr, fused=True, **options)
+        for group in self.param_groups:  # torch looks at the default only
+            if not 0 <= group["lr"] < float("inf"):
+                raise ValueError(f"lr must be a number >= 0, got {group['lr']}")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:

@@ -254,3 +254,9 @@ def test_units_of_the_targets_do_not_matter():
         update = make_update((32, 32), lr=3e-3)
         errors.append(fit_dynamics(update, data, batch_size=32)["model/holdout_mse"])
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
+
+
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf")])
+def test_a_bad_learning_rate_of_a_group_is_refused(lr):
+    with pytest.raises(ValueError, match=f"lr must be a number >= 0, got {lr}"):
+        make_update(lr=lr)

@@ -24,7 +24,7 @@ ON_A_RUN = {
 }
 
 
-def refused(result, *words):
+def assert_refused(result, *words):
     assert result.code not in (0, None)
     assert result.out == ""
     assert result.err.startswith("error: "), result.err
@@ -53,7 +53,7 @@ def test_what_is_no_run_is_refused(cli, tmp_path, run, monkeypatch, command, kin
     monkeypatch.chdir(tmp_path)
     place = bad_runs(tmp_path, run)[kind]
     words = [str(place) if word == "RUN" else word for word in ON_A_RUN[command]]
-    refused(cli(*words, stdin="[0, 0, 0]\n"), place.name)
+    assert_refused(cli(*words, stdin="[0, 0, 0]\n"), place.name)
     assert not list(tmp_path.glob("policy.*"))
     assert not list(tmp_path.glob("curves.*"))
 
@@ -68,7 +68,7 @@ def test_half_a_run_is_used_as_far_as_it_got(cli, tmp_path, half, monkeypatch, c
 
 
 def test_half_a_run_has_no_final_score(cli, half, run):
-    refused(cli("compare", half, run), "has not finished")
+    assert_refused(cli("compare", half, run), "has not finished")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export"])
@@ -87,7 +87,7 @@ def test_a_policy_of_another_version_or_damaged(cli, tmp_path, run, monkeypatch,
     (other / "policy.safetensors").write_bytes(content)
     words = [str(other) if word == "RUN" else word for word in ON_A_RUN[command]]
     expected = "update composerl" if damage == "newer" else "policy.safetensors"
-    refused(cli(*words), expected)
+    assert_refused(cli(*words), expected)
 
 
 @pytest.mark.parametrize("command", ["plot", "report", "compare"])
@@ -109,21 +109,21 @@ def test_files_of_a_run_that_say_nothing(
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / file).write_text(content)
     words = ["run" if word == "RUN" else word for word in ON_A_RUN[command]]
-    refused(cli(*words), told, file)
+    assert_refused(cli(*words), told, file)
 
 
 def test_metrics_that_are_broken_in_the_middle(cli, tmp_path, run):
     shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_bytes(b"{broken\n" + path.read_bytes())
-    refused(cli("plot", tmp_path / "run", "-o", tmp_path / "a.png"), "line 1")
+    assert_refused(cli("plot", tmp_path / "run", "-o", tmp_path / "a.png"), "line 1")
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
 def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    refused(cli(command, run, "--key", "eval/retrun"), "'eval/retrun'", "eval/return")
-    refused(cli(command, run, "--group-by", "nothing"), "--group-by nothing", "expectile")
+    assert_refused(cli(command, run, "--key", "eval/retrun"), "'eval/retrun'", "eval/return")
+    assert_refused(cli(command, run, "--group-by", "nothing"), "--group-by nothing", "expectile")
     assert not list(tmp_path.iterdir())
 
 
@@ -181,7 +181,7 @@ def test_bad_arguments(cli, tmp_path, run, monkeypatch, words, told):
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "text.py").write_text("print\n")
     before = sorted(tmp_path.iterdir())
-    refused(cli(*(str(run) if word == "RUN" else word for word in words)), told)
+    assert_refused(cli(*(str(run) if word == "RUN" else word for word in words)), told)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -235,8 +235,8 @@ def test_missing_extras_are_named(cli, run, tmp_path, monkeypatch):
         module = importlib.import_module(f"composerl.{name}")
         monkeypatch.setattr(module, "find_spec", lambda _: None)
     monkeypatch.chdir(tmp_path)
-    refused(cli("plot", run), "composerl[plot]")
-    refused(cli("report", run), "composerl[plot]")
-    refused(cli("evaluate", run, "--video", "a.gif"), "composerl[video]")
-    refused(cli("export", run, "-o", "a.onnx"), "composerl[export]")
-    refused(cli("sweep", "iql_pendulum", "--lr", "1e-3", "1e-4"), "composerl[sweep]")
+    assert_refused(cli("plot", run), "composerl[plot]")
+    assert_refused(cli("report", run), "composerl[plot]")
+    assert_refused(cli("evaluate", run, "--video", "a.gif"), "composerl[video]")
+    assert_refused(cli("export", run, "-o", "a.onnx"), "composerl[export]")
+    assert_refused(cli("sweep", "iql_pendulum", "--lr", "1e-3", "1e-4"), "composerl[sweep]")
