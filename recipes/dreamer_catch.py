@@ -88,7 +88,10 @@ def main(cfg: Config) -> Policy:
         loss, lr={"world_network": cfg.model_lr, "default": cfg.lr},
         tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
     )  # fmt: skip
-    buffer = SequenceReplay(cfg.buffer_size, cfg.batch_size, cfg.length, device=cfg.device)
+    buffer = SequenceReplay(
+        cfg.buffer_size, cfg.batch_size, cfg.length,
+        latents=actor.world_network.latent_types, device=cfg.device,
+    )  # fmt: skip
     collector = RecordCollector(
         make_env(cfg.env, cfg.num_envs), actor, init_random_frames=cfg.warmup, seed=cfg.seed
     )
@@ -101,7 +104,9 @@ def main(cfg: Config) -> Policy:
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         buffer.extend(collector.next())
         while update.updates < int((step - start) * updates_per_step):
-            metrics = update(buffer.sample())
+            batch = buffer.sample()
+            metrics = update(batch)
+            buffer.write_latents(batch)
         run.log(metrics)
         run.log(collector.metrics() | {"buffer": len(buffer)})
         run.evaluate(actor)

@@ -144,27 +144,26 @@ class SequenceReplay:
         batch = TensorDict._new_unsafe(found | {"index": index}, index.shape)
         return batch if self._device.type == "cpu" else batch.to(self._device)
 
-    def write_latents(self, index: Tensor, **latents: Tensor) -> None:
-        """Leave latents ``(*index.shape, ...)`` with the records that ``index`` of a sample names.
+    def write_latents(self, batch: TensorDictBase) -> None:
+        """Leave the latents that a loss has written into a sample with its records.
 
-        To be called before records are added, which may take the place of those sampled.
+        Not with the context: its latents may have come from zeros, and better ones do when the
+        record is further inside a slice. To be called before records are added, which may take
+        the place of those sampled.
         """
-        if set(latents) != set(self._latents) or not latents:
-            raise ValueError(
-                f"latents must be {sorted(self._latents)}, as the replay was made for, "
-                f"got {sorted(latents)}"
-            )
-        for name, values in latents.items():
-            expected = (*index.shape, *self._latents[name][0])
-            if tuple(values.shape) != expected:
+        if not self._latents:
+            raise ValueError("the replay was made without latents: it has no place for them")
+        rows = batch["index"][:, 1:].flatten().cpu()
+        shape = (*batch.shape[:1], self.length)
+        for name, (row_shape, dtype) in self._latents.items():
+            values = batch[name][:, 1:]
+            if values.shape != (*shape, *row_shape):
                 raise ValueError(
-                    f"latent {name} must have shape {expected}, got {tuple(values.shape)}"
+                    f"latent {name} must have shape {(shape[0], 1 + shape[1], *row_shape)}, "
+                    f"got {tuple(batch[name].shape)}"
                 )
-        rows = index.flatten().cpu()
-        for name, values in latents.items():
-            table = self._tables[name]
-            flat = values.detach().reshape(len(rows), *table.shape[1:])
-            table[rows] = flat.to(device=table.device, dtype=table.dtype)
+            flat = values.detach().reshape(len(rows), *row_shape)
+            self._tables[name][rows] = flat.to(device="cpu", dtype=dtype)
         self._tables["known"][rows] = True
 
     def state_dict(self) -> dict[str, Any]:

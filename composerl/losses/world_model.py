@@ -57,8 +57,8 @@ class WorldModelLoss(LeanLoss):
             ``continue_head``, as :func:`composerl.modules.world_model` has them.
 
     Keyword Args:
-        context: records at the start of each sequence that only warm the state up; no loss sees
-            them. 0 if a sequence starts where an episode does.
+        context: records at the start of each sequence that only warm the state up, without
+            gradients; no loss sees them. 0 if a sequence starts where an episode does.
         gamma: discount in (0, 1], folded into the continue head's target.
         dynamics_scale: weight of the prior's KL: larger makes imagination follow the data sooner.
         representation_scale: weight of the posterior's KL: larger makes states easier to predict
@@ -68,7 +68,10 @@ class WorldModelLoss(LeanLoss):
 
     Reads, with batch size (batch, time): ``observation`` (uint8 images), ``action`` (integers or
     one-hot), ``reward``, ``first``, ``terminal``; if present ``priority_weight`` and
-    ``("collector", "mask")``.
+    ``("collector", "mask")``. A replay that keeps latents adds ``known`` and the fields of the
+    network's states (``deter``, ``stoch``): where the last context record's is known, the sequence
+    goes on from it; else from zeros, through the context. The states found are then written into
+    the batch, for :meth:`composerl.data.SequenceReplay.write_latents`.
 
     Returns: ``loss_image``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
     ``loss_representation`` (with reduction ``"none"`` ``(batch, time - context)``); detached
@@ -98,6 +101,7 @@ class WorldModelLoss(LeanLoss):
         reward: NestedKey = "reward"
         first: NestedKey = "first"
         terminal: NestedKey = "terminal"
+        known: NestedKey = "known"
         priority_weight: NestedKey = "priority_weight"
 
     tensor_keys: _AcceptedKeys
@@ -158,15 +162,23 @@ class WorldModelLoss(LeanLoss):
         first, terminal = (self._column(batch, key).bool() for key in (keys.first, keys.terminal))
         reward = self._column(batch, keys.reward)
 
-        image = world.image(read(batch, keys.observation))
-        seen = world.observe(image, action, first)
-        batch, first, terminal, reward = (x[:, context:] for x in (batch, first, terminal, reward))
-        latent = type(seen.latent)(*(x[:, context:].flatten(0, 1) for x in seen.latent))
-        posterior, prior = seen.posterior[:, context:], seen.prior[:, context:]
+        observation = read(batch, keys.observation)
+        start = None
+        if context:
+            past = (x[:, :context] for x in (observation, action, first))
+            start = self._warm_up(batch[:, context - 1], *past)
+        batch, observation, action, first, terminal, reward = (
+            x[:, context:] for x in (batch, observation, action, first, terminal, reward)
+        )
+        image = world.image(observation)
+        seen = world.observe(image, action, first, start)
+        if context and keys.known in tensordict.keys():
+            self._write(tensordict, start, seen.latent)
+        latent = type(seen.latent)(*(x.flatten(0, 1) for x in seen.latent))
+        posterior, prior = seen.posterior, seen.prior
         shape = batch.batch_size
 
         features = latent.features
-        image = image.unflatten(0, (*first.shape[:1], -1))[:, context:].flatten(0, 1)
         dynamics, representation = free_nats_kl(posterior, prior, self.free_nats)
         going_on = self.gamma * (~terminal).to(reward.dtype)
         rows = {
@@ -182,6 +194,26 @@ class WorldModelLoss(LeanLoss):
             metrics = {"kl": categorical_kl(posterior, prior)}
         mask = None if mask is None else mask[:, context:]
         return _Fit(rows, metrics, batch, mask, latent, reward, first, terminal)
+
+    @torch.no_grad()
+    def _warm_up(
+        self, record: TensorDictBase, observation: Tensor, action: Tensor, first: Tensor
+    ) -> Any:
+        """The state after the context: that which the replay knows, or what the context tells."""
+        world = self.world_network
+        states = world.observe(world.image(observation), action, first).latent
+        told = type(states)(*(x[:, -1] for x in states))
+        if self.tensor_keys.known not in record.keys():
+            return told
+        known = read(record, self.tensor_keys.known).view(-1, 1)
+        stored = (read(record, field).to(x.dtype) for field, x in told._asdict().items())
+        return type(told)(*(torch.where(known, a, b) for a, b in zip(stored, told, strict=True)))
+
+    def _write(self, tensordict: TensorDictBase, start: Any, states: Any) -> None:
+        """Leave the states with all records; the context's are those that the rest came from."""
+        for field, past, found in zip(states._fields, start, states, strict=True):
+            past = past.unsqueeze(1).expand(-1, self.context, -1)
+            tensordict.set(field, torch.cat([past, found.detach()], 1))
 
     def _reduce(self, fit: _Fit) -> TensorDict:
         reduce, average = self._reducer(fit.batch, fit.mask)

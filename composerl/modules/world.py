@@ -100,6 +100,12 @@ class WorldModel(nn.Module):
         """How many numbers are learned."""
         return sum(p.numel() for p in self.parameters())
 
+    @property
+    def latent_types(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape of each part of a state, and a type to keep it in: for a replay's ``latents``."""
+        stoch = ((self.latents * self.classes,), torch.uint8)  # one-hot: nothing is lost
+        return {"deter": ((self.deter,), torch.float16), "stoch": stoch}
+
     def initial(self, batch: int) -> Latent:
         """The state before an episode's first observation: zeros."""
         like = self.gates_norm.weight

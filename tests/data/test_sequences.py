@@ -106,7 +106,8 @@ def test_its_state_is_its_content_and_goes_on_exactly(stored, latents, tmp_path)
         if latents:
             deter = batch["reward"].unsqueeze(-1).expand(-1, -1, 5)
             stoch = torch.nn.functional.one_hot(batch["reward"].long().unsqueeze(-1) % 3, 3)
-            replay.write_latents(batch["index"], deter=deter, stoch=stoch.expand(-1, -1, 2, 3))
+            written = {"deter": deter, "stoch": stoch.expand(-1, -1, 2, 3)}
+            replay.write_latents(batch.clone(False).update(written))
 
     def go_on(replay):
         torch.manual_seed(1)
@@ -166,15 +167,16 @@ def test_latents_stay_with_their_records_until_these_go():
         # the record decides its latent here, so that a record in two slices has one
         deter = torch.stack([batch["action"], batch["reward"] / 8], -1).requires_grad_()
         stoch = torch.eye(4)[:3].expand(16, 5, 3, 4)
-        replay.write_latents(batch["index"], deter=deter, stoch=stoch)
-        for row in zip(batch["action"].flatten().tolist(), batch["reward"].flatten().tolist(),
-                       deter.detach().flatten(0, 1).half(), strict=True):  # fmt: skip
+        replay.write_latents(batch.set("deter", deter).set("stoch", stoch))
+        inner = batch[:, 1:].flatten()  # a slice's first record is its context
+        for row in zip(inner["action"].tolist(), inner["reward"].tolist(),
+                       inner["deter"].detach().half(), strict=True):  # fmt: skip
             written[row[:2]] = row[2]
-    assert len(written) == 40
+    assert len(written) == 38  # all but the oldest record of each environment
     replay.extend(records(20, 6, 2))
     for _ in range(5):
         batch = replay.sample()
-        assert torch.equal(batch["known"], batch["reward"] < 20)
+        assert torch.equal(batch["known"], (batch["reward"] < 20) & (batch["reward"] > 0))
         assert not batch["deter"][~batch["known"]].any()
 
 
@@ -208,12 +210,12 @@ def test_bad_arguments_and_records_are_refused():
     other["observation"] = torch.zeros(2, 2, 3, 4, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"records' observation has shape \(3, 4\)"):
         replay.extend(other)
-    with pytest.raises(ValueError, match=r"latents must be \[\]"):
-        replay.write_latents(torch.zeros(2, 5), deter=torch.zeros(2, 5, 1))
+    with pytest.raises(ValueError, match="made without latents"):
+        replay.write_latents(records(0, 5, 2))
     kept = SequenceReplay(20, 2, 4, latents={"deter": (3,)})
     kept.extend(records(0, 6))
     with pytest.raises(ValueError, match=r"deter must have shape \(2, 5, 3\), got \(2, 5, 2\)"):
-        kept.write_latents(kept.sample()["index"], deter=torch.zeros(2, 5, 2))
+        kept.write_latents(kept.sample().set("deter", torch.zeros(2, 5, 2)))
     with pytest.raises(ValueError, match="use the same latents"):
         kept.load_state_dict(replay.state_dict())
     replay.extend(records(4, 8, 2))

@@ -158,6 +158,42 @@ def test_context_records_warm_the_state_up_and_do_nothing_else():
     assert not torch.allclose(evaluate(loss, seen)["loss_image"], expected["loss_image"])
 
 
+def test_sequences_go_on_from_the_states_that_the_replay_knows():
+    """Rows 0 and 1 know the state after their context, rows 2 and 3 do not."""
+    loss, batch = dreamer(context=1, reduction="none")
+    batch["first"][:, 1] = False  # else the state before would be forgotten
+    plain = evaluate(loss, batch.clone())
+    world = loss.world_network
+    torch.manual_seed(5)
+    states = Latent(torch.randn(4, 5, world.deter), torch.rand(4, 5, 12).round())
+    known = torch.tensor([True, True, False, False]).unsqueeze(1).expand(4, 5)
+    kept = batch.clone().update({**states._asdict(), "known": known})
+    kept["stoch"] = kept["stoch"].to(torch.uint8)
+    out = evaluate(loss, kept.clone())
+    for key in MODEL:
+        torch.testing.assert_close(out[key][2:], plain[key][2:], msg=key)
+    assert not torch.allclose(out["loss_image"][:2, 0], plain["loss_image"][:2, 0])
+
+    # What the context shows is not looked at where the state is known.
+    blind = kept.clone()
+    blind["observation"][:, 0] = 0
+    torch.testing.assert_close(evaluate(loss, blind)["loss_image"][:2], out["loss_image"][:2])
+
+    # Known states are where the recurrence starts, found ones are left in the batch.
+    torch.manual_seed(0)
+    loss(kept)
+    torch.manual_seed(0)
+    world.observe(world.image(batch["observation"][:, :1]), batch["action"][:, :1],
+                  batch["first"][:, :1])  # fmt: skip
+    rest = batch[:, 1:]
+    start = Latent(*(x[:, 0] for x in states))
+    seen = world.observe(world.image(rest["observation"]), rest["action"], rest["first"], start)
+    torch.testing.assert_close(kept["deter"][:2, 1:], seen.latent.deter[:2].detach())
+    torch.testing.assert_close(kept["stoch"][:2, 1:], seen.latent.stoch[:2].detach())
+    torch.testing.assert_close(kept["deter"][:2, 0], states.deter[:2, 0])
+    assert not kept["deter"].requires_grad
+
+
 def test_each_loss_reaches_its_own_network_only():
     loss, batch = dreamer()
     out = evaluate(loss, batch)
@@ -259,7 +295,7 @@ class TwoSteps(nn.Module):
     def image(self, observation):
         return observation.float().reshape(-1, 1, 1, 1)
 
-    def observe(self, image, action, first):
+    def observe(self, image, action, first, latent=None):
         start = torch.eye(4)[0].expand(*first.shape, 4)
         probs = torch.full((*first.shape, 1, 2), 0.5) + 0 * self.weight
         return Observed(Latent(start, start[..., :0]), probs, probs)
