@@ -172,7 +172,7 @@ class WorldModelLoss(LeanLoss):
         )
         image = world.image(observation)
         seen = world.observe(image, action, first, start)
-        if context and keys.known in tensordict.keys():
+        if context and tensordict.get(keys.known, None) is not None:
             self._write(tensordict, start, seen.latent)
         latent = type(seen.latent)(*(x.flatten(0, 1) for x in seen.latent))
         posterior, prior = seen.posterior, seen.prior
@@ -203,9 +203,10 @@ class WorldModelLoss(LeanLoss):
         world = self.world_network
         states = world.observe(world.image(observation), action, first).latent
         told = type(states)(*(x[:, -1] for x in states))
-        if self.tensor_keys.known not in record.keys():
+        known = record.get(self.tensor_keys.known, None)
+        if known is None:
             return told
-        known = read(record, self.tensor_keys.known).view(-1, 1)
+        known = known.view(-1, 1)
         stored = (read(record, field).to(x.dtype) for field, x in told._asdict().items())
         return type(told)(*(torch.where(known, a, b) for a, b in zip(stored, told, strict=True)))
 
