@@ -5,7 +5,8 @@ in it, branched off real states, give many updates for each real step. --model o
 
 The defaults suit Pendulum. The paper's, for --env Hopper-v5 --termination hopper: --steps 125000
 --warmup 5000 --updates 20 --hidden 256 256 --lr 3e-4 --tau 0.005 --model-hidden 200 200 200 200
---model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --rollout-length 1 15 20000 100000.
+--model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --rollout-length 1 15 20000 100000
+--target-entropy -1.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Config(RunConfig):
     """Discount."""
     tau: float = 0.02
     """Share of the critics that enters their targets at each update."""
+    target_entropy: float | Literal["auto"] = "auto"
+    """Entropy that the temperature is tuned to; auto is minus the number of actions."""
     model: Literal["on", "off"] = "on"
     """Off: plain SAC on real transitions."""
     termination: Literal["none", "learned", "inverted_pendulum", "hopper", "walker", "ant"] = "none"
@@ -90,7 +93,8 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
-    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma).to(cfg.device)
+    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
+                   target_entropy=cfg.target_entropy).to(cfg.device)  # fmt: skip
     update = Update(loss, lr=cfg.lr, tau=cfg.tau, compile=cfg.compile)
 
     healthy = HEALTHY.get(cfg.termination)
@@ -113,10 +117,8 @@ def main(cfg: Config) -> Policy:
         real.extend(collector.next())
         if cfg.model == "on" and step >= cfg.warmup and step % cfg.fit_every == 0:
             fit(real[:])
-            start = real.sample(cfg.rollouts)["observation"]
-            buffer.extend(
-                branched_rollouts(dynamics, actor, start, length(step), termination=termination)
-            )
+            start, k = real.sample(cfg.rollouts)["observation"], length(step)
+            buffer.extend(branched_rollouts(dynamics, actor, start, k, termination=termination))
         for _ in range(cfg.updates if step >= cfg.warmup else 0):
             run.log(update(buffer.sample()))
         run.log(collector.metrics() | fit.metrics | {"real": len(real), "imagined": len(buffer)})
