@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from composerl.console import say
+
 __all__ = [
     "checkpoint_path",
     "checkpoints",
     "kind_of",
+    "load_newest",
     "load_tree",
-    "restore_rng",
-    "rng_state",
     "save_tree",
 ]
 
@@ -101,6 +101,20 @@ def checkpoint_path(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:012d}.safetensors"
 
 
+def load_newest(run: Path) -> dict[str, Any] | None:
+    """The newest resume point of a run that can be read; None if it has none."""
+    found = checkpoints(run)
+    for path in found:
+        try:
+            return load_tree(path, "checkpoint")
+        except ValueError as error:
+            if path == found[-1]:
+                raise ValueError(f"{error}; to start over delete {path.parent}") from error
+            # Resuming is exact, so an older checkpoint costs time and nothing else.
+            say(f"{error}; going on from the checkpoint before it")
+    return None
+
+
 def sync_directory(directory: Path) -> None:
     """Make renames in a directory survive a power cut."""
     handle = os.open(directory, os.O_RDONLY)
@@ -108,27 +122,6 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def rng_state() -> dict[str, Any]:
-    """The state of Python's, numpy's and torch's global generators."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(keys.copy()), position, has_gauss, gauss],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def restore_rng(state: dict[str, Any]) -> None:
-    """Set the global generators to what :func:`rng_state` returned."""
-    random.setstate(state["python"])
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy(), *rest))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from composerl.checkpoint import restore_rng, rng_state
+from composerl.machine import restore_rng, rng_state
 from composerl.spaces import Spaces, open_gym
 
 if TYPE_CHECKING:

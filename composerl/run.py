@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
-import random
 import re
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from composerl import rundir
-from composerl.checkpoint import (
-    checkpoint_path,
-    checkpoints,
-    load_tree,
-    restore_rng,
-    rng_state,
-    save_tree,
-)
+from composerl.checkpoint import checkpoint_path, checkpoints, load_newest, save_tree
 from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
 from composerl.interrupt import Interrupt
-from composerl.memory import keep_freed_memory
+from composerl.machine import Clock, prepare, restore_rng, rng_state
 from composerl.pictures import write_png
 from composerl.policy import Policy
 from composerl.score import EPISODE_COLUMNS, Score, describe
@@ -79,13 +68,8 @@ class Run:
             from composerl.media import check_gif
 
             check_gif(Path("episode.gif"))
-        _check_device(config.device)
         self._spaces = Spaces.of(config.env)
-        torch.set_num_threads(config.threads)
-        keep_freed_memory()
-        random.seed(config.seed)
-        np.random.seed(config.seed)
-        torch.manual_seed(config.seed)
+        prepare(config.seed, config.device, config.threads)
         self.step = 0
         self.total = 0
         self._by = 1
@@ -95,8 +79,7 @@ class Run:
         self._best_policy: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
-        self._seconds = (0.0, 0.0)
-        self._started = (0.0, 0.0)
+        self._clock = Clock()
         self._evaluator = Evaluator(config.env)
         self._tracker: Tracker | None = None
 
@@ -217,16 +200,10 @@ class Run:
         path = policy.save(self.directory / "policy.safetensors")
         summary = self._summary()
         rundir.write_json(self.directory / "summary.json", summary)
-        final, best = summary["final"], summary["best"]
         self._tracker.summary(
-            {
-                "final/return": final["return"],
-                "final/std": final["std"],
-                "final/step": final["step"],
-                "best/return": best["return"],
-                "best/step": best["step"],
-            }
-        )
+            {f"{which}/{key}": summary[which][key] for which in ("final", "best")
+             for key in ("return", "std", "step")}
+        )  # fmt: skip
         if self.config.wandb_artifacts:
             name = f"{self._tracker.run_id}-policy"
             kept = self.directory / "checkpoints" / "best.safetensors"
@@ -267,7 +244,7 @@ class Run:
 
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
-        state = self._load_checkpoint() if self.config.resume else None
+        state = load_newest(self.directory) if self.config.resume else None
         generators = state["rng"] if state else rng_state()
         if state is not None:
             self._restore(state)
@@ -278,10 +255,9 @@ class Run:
             mode=self._wandb_mode,
             run_id=state["run_id"] if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
-            # `composerl run --seeds` and sweep agents say so by W&B's own variables.
-            group=os.environ.get("WANDB_RUN_GROUP") or self.name,
-            job_type=os.environ.get("WANDB_JOB_TYPE") or "train",
-            tags=(self.name, self.config.env[:64], *_tags()),
+            group=self.name,
+            job_type="train",
+            tags=(self.name, self.config.env[:64]),
             name=f"{self.name}-seed{self.config.seed}",
             tensorboard=self.config.tensorboard,
         )
@@ -290,23 +266,11 @@ class Run:
         rundir.keep_run_id(self.directory, self._tracker.run_id)
         self._tracker.truncate(state["metrics"] if state else 0)
         self._save_best()
-        self._started = time.perf_counter(), time.process_time()
+        self._clock.start()
         verb = f"resumed at step {self.step} of" if self.step else "started,"
         say(f"{self.name} {verb} {self.total} steps, in {self.directory}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
         restore_rng(generators)
-
-    def _load_checkpoint(self) -> dict[str, Any] | None:
-        found = checkpoints(self.directory)
-        for path in found:
-            try:
-                return load_tree(path, "checkpoint")
-            except ValueError as error:
-                if path == found[-1]:
-                    raise ValueError(f"{error}; to start over delete {path.parent}") from error
-                # Resuming is exact, so an older checkpoint costs time and nothing else.
-                say(f"{error}; going on from the checkpoint before it")
-        return None
 
     def _restore(self, state: dict[str, Any]) -> None:
         rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
@@ -322,7 +286,7 @@ class Run:
         if state["goal"] != self._goal():
             self.score.stopped = None
         self._best_policy = state["best_policy"]
-        self._seconds = tuple(state["seconds"])
+        self._clock.before = tuple(state["seconds"])
 
     def _goal(self) -> list[Any]:
         return [self.total, self.config.stop_at, self.config.patience]
@@ -333,7 +297,7 @@ class Run:
 
     def _end_step(self, save: bool) -> None:
         if self._row:
-            seconds, cpu = self._elapsed()
+            seconds, cpu = self._clock.elapsed()
             clock = {"time/seconds": round(seconds, 3), "time/cpu_seconds": round(cpu, 3)}
             self._tracker.log({"step": self.step, **self._row, **clock})
             self._row = {}
@@ -351,7 +315,7 @@ class Run:
             "goal": self._goal(),
             "score": self.score.state_dict(),
             "best_policy": self._best_policy,
-            "seconds": list(self._elapsed()),
+            "seconds": list(self._clock.elapsed()),
             "tracked": {name: thing.state_dict() for name, thing in self._tracked.items()},
             "policy": None if self._actor is None else self._policy().to_tree(),
             "rng": rng_state(),
@@ -375,17 +339,11 @@ class Run:
 
     # ---- words ---------------------------------------------------------------------------
 
-    def _elapsed(self) -> tuple[float, float]:
-        return (
-            self._seconds[0] + time.perf_counter() - self._started[0],
-            self._seconds[1] + time.process_time() - self._started[1],
-        )
-
     def _note(self) -> str:
         return "" if self.score.latest is None else f"return {self.score.latest['return']:.1f}"
 
     def _summary(self) -> dict[str, Any]:
-        seconds, cpu = self._elapsed()
+        seconds, cpu = self._clock.elapsed()
         return {
             "recipe": self.name,
             "env": self.config.env,
@@ -401,15 +359,3 @@ class Run:
 
 def _copy(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
-
-
-def _tags() -> list[str]:
-    return [tag for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag]
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error

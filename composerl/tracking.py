@@ -36,7 +36,9 @@ class Tracker:
     """Where the metrics of one run go: metrics.jsonl and, when asked, W&B and TensorBoard.
 
     All files are inside ``directory``. ``mode`` is what :func:`wandb_mode` returned. ``run_id``
-    belongs in the checkpoint: a resumed run that passes it on continues the same W&B run.
+    belongs in the checkpoint: a resumed run that passes it on continues the same W&B run. W&B's
+    own variables (WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS), by which ``composerl run --seeds``
+    and sweep agents speak, come before the arguments of these names.
     """
 
     def __init__(
@@ -75,10 +77,10 @@ class Tracker:
             return
         options = {
             "project": project,
-            "group": group,
-            "job_type": job_type,
+            "group": os.environ.get("WANDB_RUN_GROUP") or group,
+            "job_type": os.environ.get("WANDB_JOB_TYPE") or job_type,
             "name": name,
-            "tags": list(tags) or None,
+            "tags": [*tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))] or None,
             "config": scrub(config),
             "id": self._run_id,
             "dir": str(self.directory),

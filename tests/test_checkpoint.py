@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from composerl import checkpoint
-from composerl.checkpoint import load_tree, restore_rng, rng_state, save_tree
+from composerl.checkpoint import load_tree, save_tree
+from composerl.machine import restore_rng, rng_state
 
 
 def test_round_trip_is_exact(tmp_path):
