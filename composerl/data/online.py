@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
-from torch import nn
-from torchrl.envs.utils import ExplorationType, set_exploration_type
+from tensordict import TensorDictBase
+from torch import Tensor, nn
 
 from composerl.data.buffer import OfflineBuffer
+from composerl.data.collector import VectorCollector
 from composerl.data.dataset import Dataset
-from composerl.spaces import Spaces, open_gym
+from composerl.envs import make_env
+from composerl.spaces import Spaces
 
 __all__ = ["MixedBuffer"]
 
-_FIELDS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
+#: Columns of a dataset, and where the collector's batches have them.
+_COLUMNS = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": ("next", "reward"),
+    "next_observations": ("next", "observation"),
+    "terminals": ("next", "terminated"),
+    "timeouts": ("next", "truncated"),
+}
 
 
 class MixedBuffer:
@@ -26,9 +34,8 @@ class MixedBuffer:
     An episode joins when it is over, so that its Monte Carlo returns are known. Until the first
     one has, batches come from the dataset alone.
 
-    The state of an environment cannot be saved. So every checkpoint (``state_dict``) ends the
-    episode under way, as truncated, and the next step starts another, seeded by the number of
-    steps so far: a run that goes on and one that is resumed see the same.
+    A checkpoint (``state_dict``) holds the episodes, the part of the one under way, and what its
+    :class:`~composerl.data.VectorCollector` needs to play that part again.
 
     Args:
         offline: the dataset; its reward scale and Monte Carlo discount apply to new episodes too.
@@ -52,38 +59,30 @@ class MixedBuffer:
         self.offline = offline
         self.collected = 0
         self._env_id = env
-        self._spaces = Spaces.of(env).require_box("MixedBuffer")
+        Spaces.of(env).require_box("MixedBuffer")
         self._fraction = offline_fraction
         self._capacity = capacity
         self._seed = seed
-        self._env: gym.Env | None = None
-        self._obs: np.ndarray | None = None
-        self._episode: dict[str, list[Any]] = {field: [] for field in _FIELDS}
+        self._collector: VectorCollector | None = None
+        self._saved: dict[str, Any] | None = None  # of a collector that is yet to be made
+        self._episode: list[dict[str, Tensor]] = []  # the one under way, step by step
         self._episodes: list[Dataset] = []
         self._online: OfflineBuffer | None = None
-        self._last_return: float | None = None
 
     def collect(self, actor: nn.Module) -> dict[str, float]:
         """One step of the environment by a sample of the policy; returns metrics."""
-        if self._env is None:
-            self._env = open_gym(self._env_id)
-        if self._obs is None:
-            state = np.random.SeedSequence([self._seed, self.collected]).generate_state(1)
-            self._obs, _ = self._env.reset(seed=int(state[0]))
-        action = self._act(actor)
-        obs, reward, terminated, truncated, _ = self._env.step(action)
-        row = (self._obs, action, reward, obs, terminated, truncated and not terminated)
-        for field, value in zip(_FIELDS, row, strict=True):
-            self._episode[field].append(value)
-        self._obs = np.asarray(obs)
+        if self._collector is None:
+            self._collector = VectorCollector(
+                make_env(self._env_id), actor, frames_per_batch=1, seed=self._seed
+            )
+            if self._saved is not None:
+                self._collector.load_state_dict(self._saved)
+        step = self._collector.next()
+        self._episode.append({name: step[key].squeeze(0) for name, key in _COLUMNS.items()})
         self.collected += 1
-        if terminated or truncated:
-            self._last_return = float(np.sum(self._episode["rewards"]))
+        if step["next", "done"].item():
             self._close_episode()
-        metrics = {"collect/steps": float(self.collected)}
-        if self._last_return is not None:
-            metrics["collect/return"] = self._last_return
-        return metrics
+        return {"collect/steps": float(self.collected), **self._collector.metrics()}
 
     def sample(self) -> TensorDictBase:
         """A batch of the dataset's batch size."""
@@ -96,13 +95,18 @@ class MixedBuffer:
         return torch.cat([self.offline.sample(size - mine), self._online.sample(mine)])
 
     def state_dict(self) -> dict[str, Any]:
-        """The dataset's fingerprint and the collected episodes; ends the one under way."""
-        self._close_episode()
+        """The dataset's fingerprint, the episodes, and what the collector needs to go on."""
+        collector = self._saved
+        if self._collector is not None:
+            collector = self._collector.state_dict()
+            # Whoever trains the policy restores it; by the time of the next step it may be newer.
+            collector.pop("policy_state_dict", None)
         return self.offline.state_dict() | {
             "collected": self.collected,
-            "last_return": self._last_return,
+            "collector": collector,
+            "episode": list(self._episode),
             "episodes": [
-                {field: torch.from_numpy(np.array(getattr(episode, field))) for field in _FIELDS}
+                {name: torch.from_numpy(np.array(getattr(episode, name))) for name in _COLUMNS}
                 for episode in self._episodes
             ],
         }
@@ -112,45 +116,32 @@ class MixedBuffer:
         state = dict(state_dict)
         episodes = state.pop("episodes", [])
         self.collected = state.pop("collected", 0)
-        self._last_return = state.pop("last_return", None)
+        self._saved, self._collector = state.pop("collector", None), None
+        self._episode = list(state.pop("episode", []))
         self.offline.load_state_dict(state)
-        self._obs = None
-        self._episode = {field: [] for field in _FIELDS}
         self._episodes = [
-            Dataset(**{field: tensor.cpu().numpy() for field, tensor in episode.items()})
+            Dataset(**{name: tensor.cpu().numpy() for name, tensor in episode.items()})
             for episode in episodes
         ]
         self._rebuild()
 
-    def _act(self, actor: nn.Module) -> np.ndarray:
-        obs = torch.from_numpy(np.asarray(self._obs, dtype=self._spaces.obs_dtype)).unsqueeze(0)
-        device = next(actor.parameters()).device
-        with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
-            data = actor(TensorDict({"observation": obs.to(device)}, [1]))
-        action = data["action"].squeeze(0).cpu().numpy()
-        return np.clip(action, self._spaces.low, self._spaces.high).astype(np.float32)
-
     def _close_episode(self) -> None:
-        if self._episode["rewards"]:
-            if not self._episode["terminals"][-1]:
-                self._episode["timeouts"][-1] = True
-            seen = self._spaces.obs_dtype
-            kinds = (seen, "float32", "float32", seen, bool, bool)
-            arrays = {
-                field: np.asarray(self._episode[field], dtype=kind)
-                for field, kind in zip(_FIELDS, kinds, strict=True)
-            }
-            self._episodes.append(Dataset(**arrays, source="collected"))
-            while sum(map(len, self._episodes)) > self._capacity and len(self._episodes) > 1:
-                self._episodes.pop(0)
-            self._rebuild()
-        self._obs = None
-        self._episode = {field: [] for field in _FIELDS}
+        joined = {
+            name: torch.stack([step[name] for step in self._episode]).numpy() for name in _COLUMNS
+        }
+        for name in ("rewards", "terminals", "timeouts"):
+            joined[name] = joined[name].squeeze(-1)
+        joined["timeouts"] &= ~joined["terminals"]
+        self._episodes.append(Dataset(**joined, source="collected"))
+        self._episode = []
+        while sum(map(len, self._episodes)) > self._capacity and len(self._episodes) > 1:
+            self._episodes.pop(0)
+        self._rebuild()
 
     def _rebuild(self) -> None:
         if self._episodes:
             joined = {
                 field: np.concatenate([getattr(e, field) for e in self._episodes])
-                for field in _FIELDS
+                for field in _COLUMNS
             }
             self._online = self.offline.like(Dataset(**joined, source="collected"))

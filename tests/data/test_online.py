@@ -1,6 +1,8 @@
-"""Offline to online: shares of a batch, episodes, checkpoints that cut episodes."""
+"""Offline to online: shares of a batch, episodes, checkpoints in the middle of one."""
 
 from __future__ import annotations
+
+from copy import deepcopy
 
 import gymnasium as gym
 import numpy as np
@@ -47,9 +49,10 @@ def test_batches_are_mixed_once_an_episode_is_over(offline, actor):
     buffer = MixedBuffer(offline, Counting, offline_fraction=0.3)
     for step in range(1, 4):
         metrics = buffer.collect(actor)
-        assert metrics == {"collect/steps": step}
+        assert metrics == {"collect/steps": step, "collect/episodes": 0}
         assert (buffer.sample()["observation"] < 50).all()
-    assert buffer.collect(actor) == {"collect/steps": 4.0, "collect/return": 10.0}
+    metrics = {"collect/steps": 4, "collect/episodes": 1, "collect/return": 10, "collect/length": 4}
+    assert buffer.collect(actor) == metrics
     batch = buffer.sample()
     assert batch.batch_size == (10,)
     mine = batch["observation"][:, 0] >= 100
@@ -73,36 +76,32 @@ def test_shares(offline, actor, fraction, own):
         MixedBuffer(offline, Counting, offline_fraction=1.5)
 
 
-def test_a_checkpoint_cuts_the_episode_as_truncated(offline, actor):
-    buffer = MixedBuffer(offline, Counting, offline_fraction=0.0)
-    for _ in range(6):
-        buffer.collect(actor)
-    state = buffer.state_dict()
-    last = state["episodes"][-1]
-    assert last["timeouts"].tolist() == [False, True]
-    assert last["terminals"].tolist() == [False, False]
-    assert state["episodes"][0]["terminals"].tolist() == [False, False, False, True]
-
-
-def test_going_on_equals_resuming(offline, actor):
+@pytest.mark.parametrize("checkpoints", [(250,), (1, 199, 200, 201, 333)])
+def test_going_on_equals_resuming_and_checkpoints_change_nothing(offline, actor, checkpoints):
     def play(buffer, steps):
         for _ in range(steps):
             buffer.collect(actor)
 
     torch.manual_seed(1)
     whole = MixedBuffer(offline, "Pendulum-v1", seed=3)
-    play(whole, 250)
-    state, rng = whole.state_dict(), torch.get_rng_state()
-    play(whole, 250)
-    resumed = MixedBuffer(offline, "Pendulum-v1", seed=3)
-    resumed.load_state_dict(state)
-    torch.set_rng_state(rng)
-    play(resumed, 250)
+    play(whole, 500)
+    torch.manual_seed(1)
+    resumed, done = MixedBuffer(offline, "Pendulum-v1", seed=3), 0
+    for step in checkpoints:
+        play(resumed, step - done)
+        state, done = deepcopy(resumed.state_dict()), step
+        resumed = MixedBuffer(offline, "Pendulum-v1", seed=3)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict()["collector"] is not None  # also before it has collected
+    play(resumed, 500 - done)
     a, b = whole.state_dict(), resumed.state_dict()
     assert a["collected"] == b["collected"] == 500
-    assert len(a["episodes"]) == len(b["episodes"]) == 4  # 200 + 50 cut, 200 + 50 cut
-    for x, y in zip(a["episodes"], b["episodes"], strict=True):
+    assert len(a["episodes"]) == len(b["episodes"]) == 2
+    assert len(a["episode"]) == len(b["episode"]) == 100
+    for x, y in zip(a["episodes"] + a["episode"], b["episodes"] + b["episode"], strict=True):
         assert all(torch.equal(x[key], y[key]) for key in x)
+    assert a["episodes"][0]["timeouts"].tolist() == [False] * 199 + [True]
+    assert not a["episodes"][0]["terminals"].any()
 
 
 def test_loads_the_state_of_an_offline_run(offline, actor):

@@ -155,7 +155,7 @@ def online(path):
 
 @every_recipe
 def test_online_phase_resumes_exactly(path, tmp_path):
-    """Checkpoints cut episodes, whether the run goes on or is resumed."""
+    """Also from the middle of an episode; and a finished offline run goes on."""
     if not online(path):
         pytest.skip("no online phase")
     options = {"steps": 30, "online_steps": 60}
