@@ -21,8 +21,8 @@ class IQNLoss(QuantileLoss):
     r"""IQN: DQN that learns the distribution of the return, by quantiles at random fractions.
 
     Paper: Dabney, Ostrovski, Silver, Munos 2018, https://arxiv.org/abs/1806.06923. With fractions
-    :math:`\tau_i, \tau'_j, \tilde\tau_k` drawn for every batch, one from each of N (N', K) equal
-    parts of (0, 1), and the target network :math:`\bar F`
+    :math:`\tau_i, \tau'_j` drawn uniformly for every row, :math:`\tilde\tau_k` for every batch, and
+    the target network :math:`\bar F`
 
     .. math::
         L = \sum_{i=1}^{N} \frac{1}{N'} \sum_{j=1}^{N'}
@@ -31,10 +31,7 @@ class IQNLoss(QuantileLoss):
         a' = \arg\max_b \frac{1}{K} \sum_{k=1}^{K} \bar F(s', b, \tilde\tau_k)
 
     with :math:`\rho` as in :func:`~composerl.losses.quantile_huber_loss`. Difference to DQN: one
-    more input, the fraction, and quantile regression in place of the squared error. Difference to
-    the paper: it draws independent fractions for every row. The expected gradient is the same; its
-    variance is smaller with stratified ones, by a third and more, although the rows share them,
-    and their embedding, a third of the work, is done once.
+    more input, the fraction, and quantile regression in place of the squared error.
 
     Args:
         value_network: ``in_keys``, ``features(*inputs)`` and ``quantiles(features, taus)``, for
@@ -110,7 +107,7 @@ class IQNLoss(QuantileLoss):
             target = self._bootstrap(tensordict, self._next_quantiles(tensordict))
 
         features = self._features(self.value_network, tensordict)
-        taus = _fractions(features, self.num_quantiles)
+        taus = _fractions(features, (*tensordict.batch_size, self.num_quantiles))
         quantiles = self.value_network.quantiles(features, taus)
         current = pick(quantiles, self._action(tensordict, quantiles.shape[-2]))
         loss = quantile_huber_loss(current, target, taus, self.kappa)
@@ -130,13 +127,13 @@ class IQNLoss(QuantileLoss):
         if self.double_dqn:
             chooser = self.value_network
             seen = self._features(chooser, batch, next_step=True)
-        acting = _fractions(seen, self.num_acting_quantiles)
+        # One draw for all rows: each row's mean has the same distribution, and the embedding of
+        # the fractions, a third of the work, is done once instead of for every row.
+        acting = _fractions(seen, (self.num_acting_quantiles,))
         best = chooser.quantiles(seen, acting).mean(-1).argmax(-1)
-        taus = _fractions(features, self.num_target_quantiles)
+        taus = _fractions(features, (*batch.batch_size, self.num_target_quantiles))
         return pick(self.target_value_network.quantiles(features, taus), best)
 
 
-def _fractions(like: Tensor, number: int) -> Tensor:
-    """One fraction drawn from each of so many equal parts of (0, 1), ascending ``(number,)``."""
-    parts = torch.arange(number, dtype=like.dtype, device=like.device)
-    return (parts + torch.rand_like(parts)) / number
+def _fractions(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.rand(shape, dtype=like.dtype, device=like.device)
