@@ -76,12 +76,14 @@ def main() -> None:
     eager = Update(IQLLoss(*networks(args.width)))
     compiled = Update(IQLLoss(*networks(args.width)), compile=True)
     xql = Update(XQLLoss(*networks(args.width)))
+    xql_compiled = Update(XQLLoss(*networks(args.width)), compile=True)
     variants = {
         "stock": stock_step(stock, batch.clone(), names),
         "hand-written": hand_written(args.width, batch.clone()),
         "composerl eager": lambda: eager(batch),
         "composerl compiled": lambda: compiled(batch),
         "composerl XQL eager": lambda: xql(batch),
+        "composerl XQL compiled": lambda: xql_compiled(batch),
     }
     compare(variants, args)
 
