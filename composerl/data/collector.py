@@ -14,7 +14,6 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
-from composerl.console import say
 from composerl.data.live import Live, for_gym, gym_environments
 
 __all__ = ["VectorCollector"]
@@ -169,7 +168,10 @@ class VectorCollector(Collector):
         self.recent = deque((tuple(pair) for pair in state_dict["recent"]), maxlen=RECENT)
         self.episodes = state_dict["episodes"]
         saved = state_dict["live"] if self._envs is not None else None
-        self._live = None if saved is None else self._play_again(saved)
+        self._live = None
+        if saved is not None:
+            self._live = Live.from_state_dict(saved)
+            self._live.play_again(self._envs, self._seed)
         self._restart = self._seed is not None and self._live is None
 
     # ---- the fast rollout --------------------------------------------------------------------
@@ -257,16 +259,7 @@ class VectorCollector(Collector):
         ids = self._traj_pool.get_traj_and_increment(number).numpy().copy()
         self._live = Live(obs, ids)
         for i in range(number):
-            obs[i] = self._reset(self._live, i)
-
-    def _reset(self, live: Live, i: int) -> Any:
-        """Start the next episode of environment i; returns its first observation."""
-        live.actions[i] = []
-        if self._seed is None:
-            return self._envs[i].reset()[0]
-        state = np.random.SeedSequence([self._seed, i, live.started[i]]).generate_state(1)
-        live.started[i] += 1
-        return self._envs[i].reset(seed=int(state[0]))[0]
+            obs[i] = self._live.start(self._envs[i], i, self._seed)
 
     def _next_episode(self, live: Live, i: int) -> Any:
         self.recent.append((live.returns[i], live.lengths[i]))
@@ -274,26 +267,7 @@ class VectorCollector(Collector):
         live.returns[i], live.lengths[i] = 0.0, 0
         if self.track_traj_ids:
             live.ids[i] = self._traj_pool.get_traj_and_increment().item()
-        return self._reset(live, i)
-
-    def _play_again(self, saved: dict[str, Any]) -> Live:
-        """Bring the environments to where they were: the same seeds, the same actions."""
-        live = Live.from_state_dict(saved)
-        for i, actions in enumerate(live.actions):
-            live.started[i] -= 1
-            seen, over = self._reset(live, i), False
-            for action in actions:
-                seen, _, ended, cut, _ = self._envs[i].step(action)
-                over = ended or cut
-            live.actions[i] = actions
-            if over or not np.array_equal(np.asarray(seen, live.obs.dtype), live.obs[i]):
-                say(
-                    f"environment {i} does not repeat itself from its seed: it goes on with a "
-                    "new episode, and this run will differ from one that was not interrupted"
-                )
-                live.returns[i], live.lengths[i] = 0.0, 0
-                live.obs[i] = self._reset(live, i)
-        return live
+        return live.start(self._envs[i], i, self._seed)
 
     def _count_episodes(self, batch: TensorDictBase) -> None:
         """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 from torchrl.data import Categorical
 from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, TransformedEnv
+
+from composerl.console import say
 
 __all__ = ["Live", "for_gym", "gym_environments"]
 
@@ -26,6 +29,32 @@ class Live:
         self.lengths = [0] * number
         self.started = [0] * number  # episodes so far, this one included
         self.actions: list[list[Any]] = [[] for _ in range(number)]  # of this episode
+
+    def start(self, env: gym.Env, i: int, seed: int | None) -> Any:
+        """Start the next episode of environment i; returns its first observation."""
+        self.actions[i] = []
+        if seed is None:
+            return env.reset()[0]
+        state = np.random.SeedSequence([seed, i, self.started[i]]).generate_state(1)
+        self.started[i] += 1
+        return env.reset(seed=int(state[0]))[0]
+
+    def play_again(self, envs: Sequence[gym.Env], seed: int) -> None:
+        """Bring new environments to where these were: the same seeds, the same actions."""
+        for i, (env, actions) in enumerate(zip(envs, self.actions, strict=True)):
+            self.started[i] -= 1
+            seen, over = self.start(env, i, seed), False
+            for action in actions:
+                seen, _, ended, cut, _ = env.step(action)
+                over = ended or cut
+            self.actions[i] = actions
+            if over or not np.array_equal(np.asarray(seen, self.obs.dtype), self.obs[i]):
+                say(
+                    f"environment {i} does not repeat itself from its seed: it goes on with a "
+                    "new episode, and this run will differ from one that was not interrupted"
+                )
+                self.returns[i], self.lengths[i] = 0.0, 0
+                self.obs[i] = self.start(env, i, seed)
 
     def state_dict(self) -> dict[str, Any]:
         """What leads there again, and what must be found there."""
