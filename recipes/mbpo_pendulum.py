@@ -51,8 +51,8 @@ class Config(RunConfig):
     """Discount."""
     tau: float = 0.02
     """Share of the critics that enters their targets at each update."""
-    target_entropy: float | Literal["auto"] = "auto"
-    """Entropy that the temperature is tuned to; auto is minus the number of actions."""
+    target_entropy: float | None = None
+    """Entropy that the temperature is tuned to; minus the number of actions by default."""
     model: Literal["on", "off"] = "on"
     """Off: plain SAC on real transitions."""
     termination: Literal["none", "learned", "inverted_pendulum", "hopper", "walker", "ant"] = "none"
@@ -93,8 +93,9 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
+    entropy = "auto" if cfg.target_entropy is None else cfg.target_entropy
     loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
-                   target_entropy=cfg.target_entropy).to(cfg.device)  # fmt: skip
+                   target_entropy=entropy).to(cfg.device)  # fmt: skip
     update = Update(loss, lr=cfg.lr, tau=cfg.tau, compile=cfg.compile)
 
     healthy = HEALTHY.get(cfg.termination)
