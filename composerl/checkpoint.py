@@ -9,7 +9,6 @@ a crash at any point leaves the previous checkpoint whole.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,37 +20,34 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from composerl.blocks import LARGE, Blocks
 from composerl.console import say
+from composerl.files import replace_file
 
 __all__ = [
+    "block_files",
     "checkpoint_path",
     "checkpoints",
     "kind_of",
     "load_newest",
     "load_tree",
+    "rotate",
     "save_tree",
 ]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_tree(path: Path, kind: str, tree: Any) -> None:
     """Write a tree so that ``path`` holds either all of it or what it held before."""
-    tensors: dict[str, Tensor] = {}
-    body = _encode(tree, tensors, {}, set())
-    about = {"kind": kind, "format": FORMAT, "checksum": _checksum(tensors), "tree": body}
+    encoder = _Encoder(_blocks(path) if kind == "checkpoint" else None)
+    about = {"kind": kind, "format": FORMAT, "tree": encoder.encode(tree)}
+    about |= {"checksum": _checksum(encoder.tensors), "blocks": encoder.names}
     header = {"composerl": json.dumps(about)}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(tensors, temporary, metadata=header)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_file(path, lambda file: save_file(encoder.tensors, file, metadata=header))
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
 
 
 def kind_of(path: Path) -> str:
@@ -59,8 +55,11 @@ def kind_of(path: Path) -> str:
     return _read(path, "composerl", lambda header, file: header["kind"])
 
 
-def load_tree(path: Path, kind: str) -> Any:
-    """Read a tree back; a file that is damaged or of another kind is refused in one sentence."""
+def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
+    """Read a tree back; a file that is damaged or of another kind is refused in one sentence.
+
+    With ``part`` only that entry of a dictionary: of large tensors no others are read.
+    """
 
     def decode(header: dict[str, Any], file: Any) -> Any:
         if header["kind"] != kind:
@@ -68,7 +67,8 @@ def load_tree(path: Path, kind: str) -> Any:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _checksum(tensors) != header["checksum"]:
             raise ValueError(f"{path} is damaged: its checksum does not match")
-        return _decode(header["tree"], tensors)
+        tree = header["tree"] if part is None else dict(header["tree"]["!dict"])[part]
+        return _decode(tree, tensors, _blocks(path))
 
     return _read(path, kind, decode)
 
@@ -115,13 +115,28 @@ def load_newest(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def sync_directory(directory: Path) -> None:
-    """Make renames in a directory survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def rotate(run: Path, keep: int) -> None:
+    """Remove all resume points but the newest, and the blocks that only those removed had."""
+    found = checkpoints(run)
+    for old in found[keep:]:
+        old.unlink()
+    used: set[Path] = set()
+    for path in found[:keep]:
+        try:
+            used.update(block_files(path))
+        except ValueError as error:
+            say(f"{error}; nothing can be resumed from it")
+    _blocks(found[0]).sweep(used)
+
+
+def block_files(path: Path) -> list[Path]:
+    """The files beside a checkpoint that belong to it."""
+    names = _read(path, "checkpoint", lambda header, file: header.get("blocks", []))
+    return [_blocks(path).path(name) for name in names]
+
+
+def _blocks(path: Path) -> Blocks:
+    return Blocks(path.parent / "blocks")
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:
@@ -135,46 +150,70 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
     return total
 
 
-def _encode(node: Any, tensors: dict[str, Tensor], seen: dict[Any, str], used: set[int]) -> Any:
-    """JSON for a node; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``."""
-    if isinstance(node, Tensor):
-        tensor = node.detach()
-        # A network is in the loss and in the policy: store its tensors once.
-        identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() == 0 or identity not in seen:
-            seen[identity] = name = f"t{len(tensors)}"
-            # safetensors refuses views: parts of a storage, or two of one.
-            storage = tensor.untyped_storage()
-            whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-            if not whole or storage.data_ptr() in used:
-                tensor = tensor.clone(memory_format=torch.contiguous_format)
-            used.add(tensor.untyped_storage().data_ptr())
-            tensors[name] = tensor
-        return {"!tensor": seen[identity]}
-    if isinstance(node, dict):
-        pairs = node.items()
-        return {"!dict": [[_encode(x, tensors, seen, used) for x in pair] for pair in pairs]}
-    if isinstance(node, tuple):
-        return {"!tuple": [_encode(item, tensors, seen, used) for item in node]}
-    if isinstance(node, list):
-        return [_encode(item, tensors, seen, used) for item in node]
-    if isinstance(node, np.generic):
-        return node.item()
-    if node is None or isinstance(node, (bool, int, float, str)):
-        return node
-    raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
+class _Encoder:
+    """JSON for a tree; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``.
+
+    Its tensors are collected in ``tensors``, large ones go to ``blocks`` if there are any.
+    """
+
+    def __init__(self, blocks: Blocks | None) -> None:
+        self.blocks = blocks
+        self.names: list[str] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._seen: dict[Any, dict[str, Any]] = {}
+        self._used: set[int] = set()
+
+    def encode(self, node: Any) -> Any:
+        if isinstance(node, Tensor):
+            tensor = node.detach()
+            # A network is in the loss and in the policy: store its tensors once.
+            identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            if tensor.numel() == 0 or identity not in self._seen:
+                self._seen[identity] = self._store(tensor)
+            return self._seen[identity]
+        if isinstance(node, dict):
+            return {"!dict": [[self.encode(x) for x in pair] for pair in node.items()]}
+        if isinstance(node, tuple):
+            return {"!tuple": [self.encode(item) for item in node]}
+        if isinstance(node, list):
+            return [self.encode(item) for item in node]
+        if isinstance(node, np.generic):
+            return node.item()
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return node
+        raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
+
+    def _store(self, tensor: Tensor) -> dict[str, Any]:
+        if self.blocks is not None and tensor.nbytes >= LARGE:
+            about = self.blocks.write(tensor)
+            self.names += about["names"]
+            return {"!blocks": about}
+        # safetensors refuses views: parts of a storage, or two of one.
+        storage = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if not whole or storage.data_ptr() in self._used:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        self._used.add(tensor.untyped_storage().data_ptr())
+        name = f"t{len(self.tensors)}"
+        self.tensors[name] = tensor
+        return {"!tensor": name}
 
 
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
+    def decode(node: Any) -> Any:
+        return _decode(node, tensors, blocks)
+
     if isinstance(node, list):
-        return [_decode(item, tensors) for item in node]
+        return [decode(item) for item in node]
     if isinstance(node, dict):
         tag, value = next(iter(node.items()), ("", None))
         if tag == "!tensor":
             return tensors[value]
+        if tag == "!blocks":
+            return blocks.read(value)
         if tag == "!tuple":
-            return tuple(_decode(item, tensors) for item in value)
+            return tuple(decode(item) for item in value)
         if tag == "!dict":
-            return {_decode(item[0], tensors): _decode(item[-1], tensors) for item in value}
+            return {decode(item[0]): decode(item[-1]) for item in value}
         raise KeyError(f"unknown tag {tag!r}")
     return node

@@ -225,7 +225,10 @@ def load(
     if file.is_dir():
         file = _find(file, which)
     kind = kind_of(file)
-    tree = load_tree(file, kind)["policy"] if kind == "checkpoint" else load_tree(file, "policy")
+    if kind == "checkpoint":
+        tree = load_tree(file, kind, part="policy")
+    else:
+        tree = load_tree(file, "policy")
     if tree is None:
         raise ValueError(f"{file} holds no policy: the run had not evaluated one yet")
     if actor is None:

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from composerl import rundir
-from composerl.checkpoint import checkpoint_path, checkpoints, load_newest, save_tree
+from composerl.checkpoint import (
+    block_files,
+    checkpoint_path,
+    checkpoints,
+    load_newest,
+    rotate,
+    save_tree,
+)
 from composerl.config import RunConfig, config_to_dict
 from composerl.console import ProgressBar, say, summary_table
 from composerl.evaluation import Evaluation, Evaluator
@@ -321,14 +328,13 @@ class Run:
             "rng": rng_state(),
         }
         save_tree(path, "checkpoint", tree)
-        for old in checkpoints(self.directory)[KEPT_CHECKPOINTS:]:
-            old.unlink()
+        rotate(self.directory, KEPT_CHECKPOINTS)
         # Of a finished run that went on: older than this checkpoint now.
         for stale in ("summary.json", "policy.safetensors"):
             (self.directory / stale).unlink(missing_ok=True)
         if self.config.wandb_artifacts:
             name = f"{self._tracker.run_id}-checkpoint"
-            self._tracker.artifact(path, name, "checkpoint", ("last",))
+            self._tracker.artifact(path, name, "checkpoint", ("last",), block_files(path))
 
     def _close(self, exit_code: int) -> None:
         if self._tracker is not None:

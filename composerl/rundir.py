@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import yaml
 
-from composerl.checkpoint import sync_directory
 from composerl.config import BOOKKEEPING, RunConfig, config_to_dict
+from composerl.files import replace_file
 
 __all__ = [
     "check",
@@ -102,7 +102,8 @@ def create(directory: Path, name: str, config: RunConfig) -> None:
     for leftover in directory.glob("**/.*.tmp"):
         leftover.unlink()
     # First of all: what makes the directory a run that can be resumed.
-    _replace(directory / "config.yaml", yaml.safe_dump(config_to_dict(config), sort_keys=False))
+    text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
+    replace_file(directory / "config.yaml", lambda file: file.write_text(text))
     (directory / "checkpoints").mkdir(exist_ok=True)
     if not _read_metadata(directory):
         write_json(directory / "metadata.json", _metadata(name))
@@ -122,7 +123,7 @@ def run_id(directory: Path) -> str | None:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write JSON so that the file is whole at any time."""
-    _replace(path, json.dumps(values, indent=2) + "\n")
+    replace_file(path, lambda file: file.write_text(json.dumps(values, indent=2) + "\n"))
 
 
 def script() -> str:
@@ -136,19 +137,6 @@ def resume_command(directory: Path) -> str:
     if Path(script()).parts[-1:] == ("composerl",) or script().endswith("composerl/__main__.py"):
         command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
     return shlex.join([*command, "--out", str(directory), "--resume"])
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

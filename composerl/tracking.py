@@ -129,8 +129,18 @@ class Tracker:
         if self._run is not None:
             self._run.summary.update(dict(values))
 
-    def artifact(self, path: Path, name: str, type: str, aliases: Sequence[str] = ()) -> None:
-        """Log a file or a directory, as it is now, as a W&B artifact; no-op when disabled."""
+    def artifact(
+        self,
+        path: Path,
+        name: str,
+        type: str,
+        aliases: Sequence[str] = (),
+        beside: Sequence[Path] = (),
+    ) -> None:
+        """Log a file or a directory, as it is now, as a W&B artifact; no-op when disabled.
+
+        ``beside`` are further files below the same directory, which keep their place.
+        """
         if self._run is None:
             return
         path = Path(path)
@@ -148,6 +158,10 @@ class Tracker:
             shutil.copytree(path, copy, dirs_exist_ok=True)
         else:
             shutil.copy2(path, copy)
+        for file in beside:
+            place = copy / file.relative_to(path.parent)
+            place.parent.mkdir(exist_ok=True)
+            shutil.copy2(file, place)
         artifact.add_dir(str(copy), policy="immutable", skip_cache=True)
         self._run.log_artifact(artifact, aliases=list(aliases))
 

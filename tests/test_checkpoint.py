@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from composerl import checkpoint
+from composerl import blocks, checkpoint
 from composerl.checkpoint import load_tree, save_tree
 from composerl.machine import restore_rng, rng_state
 
@@ -166,3 +166,104 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="checksum"):
         load_tree(path, "thing")
+
+
+# ---- large tensors ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 1 kB: a hundred rows of ten bytes each, or less."""
+    for module in (blocks, checkpoint):
+        monkeypatch.setattr(module, "LARGE", 1000)
+
+
+def written(directory):
+    """The blocks by name, each with when it was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (directory / "blocks").iterdir()}
+
+
+def test_a_ring_buffer_writes_only_the_blocks_that_changed(tmp_path, small_blocks):
+    """500 of 600 rows of 10 bytes: 5 blocks; 50 more rows: one new block; one row overwritten:
+    one other. The first checkpoint still reads as it was."""
+    ring = torch.randint(0, 255, (600, 10), dtype=torch.uint8)
+    first, second, third = (tmp_path / name for name in "abc")
+    before = ring[:500].clone()
+    save_tree(first, "checkpoint", {"ring": ring[:500], "small": torch.ones(3)})
+    one = written(tmp_path)
+    save_tree(second, "checkpoint", {"ring": ring[:550]})
+    two = written(tmp_path)
+    ring[120] += 1
+    save_tree(third, "checkpoint", {"ring": ring[:550]})
+    three = written(tmp_path)
+    assert [len(found) for found in (one, two, three)] == [5, 6, 7]
+    assert one.items() <= two.items() <= three.items()
+    assert torch.equal(load_tree(first, "checkpoint")["ring"], before)
+    assert torch.equal(load_tree(third, "checkpoint")["ring"], ring[:550])
+    assert first.stat().st_size < 2500
+
+
+def test_rotation_removes_the_blocks_nobody_needs(tmp_path, small_blocks):
+    run = tmp_path
+    (run / "checkpoints").mkdir()
+    ring = torch.zeros(400, 10, dtype=torch.uint8)
+    for step in range(4):
+        ring[step * 100 : (step + 1) * 100] = torch.arange(100, dtype=torch.uint8)[:, None] + step
+        save_tree(checkpoint.checkpoint_path(run, step), "checkpoint", {"ring": ring})
+        (run / "checkpoints" / "blocks" / ".left.tmp").touch()
+        checkpoint.rotate(run, 2)
+    kept = checkpoint.checkpoints(run)
+    needed = {file for path in kept for file in checkpoint.block_files(path)}
+    assert len(kept) == 2
+    assert {*(run / "checkpoints" / "blocks").iterdir()} == needed
+    assert len(needed) == 5  # four of the newest; that of zeros, which the one before had
+    assert torch.equal(load_tree(kept[0], "checkpoint")["ring"], ring)
+    # A damaged checkpoint must not end the training that goes on.
+    kept[1].write_bytes(b"x")
+    checkpoint.rotate(run, 2)
+    assert torch.equal(load_tree(kept[0], "checkpoint")["ring"], ring)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "renamed"])
+def test_damaged_block_is_noticed_and_the_checkpoint_before_it_used(
+    tmp_path, small_blocks, damage, capsys
+):
+    (tmp_path / "checkpoints").mkdir()
+    for step in (1, 2):
+        tree = {"step": step, "ring": torch.full((50, 100), step, dtype=torch.uint8)}
+        save_tree(checkpoint.checkpoint_path(tmp_path, step), "checkpoint", tree)
+    newest = checkpoint.checkpoints(tmp_path)[0]
+    block = checkpoint.block_files(newest)[0]
+    data = bytearray(block.read_bytes())
+    data[-1] ^= 1
+    {
+        "gone": lambda: block.unlink(),
+        "cut": lambda: os.truncate(block, len(data) - 5),
+        "flipped": lambda: block.write_bytes(data),
+        "renamed": lambda: os.replace(
+            checkpoint.block_files(checkpoint.checkpoints(tmp_path)[1])[0], block
+        ),
+    }[damage]()
+    with pytest.raises(ValueError, match=f"{block.name} is damaged"):
+        load_tree(newest, "checkpoint")
+    if damage != "renamed":
+        assert checkpoint.load_newest(tmp_path)["step"] == 1
+        assert "is damaged" in capsys.readouterr().err
+
+
+def test_part_of_a_checkpoint_needs_no_other_blocks(tmp_path, small_blocks):
+    tree = {"policy": {"w": torch.ones(3)}, "buffer": torch.zeros(2000)}
+    save_tree(tmp_path / "a", "checkpoint", tree)
+    checkpoint.block_files(tmp_path / "a")[0].unlink()
+    assert load_tree(tmp_path / "a", "checkpoint", "policy")["w"].tolist() == [1, 1, 1]
+
+
+def test_block_names_are_no_paths(tmp_path):
+    with pytest.raises(ValueError, match="no name of a block"):
+        blocks.Blocks(tmp_path).read({"shape": [1], "names": ["../../etc/passwd"]})
+
+
+def test_policies_hold_everything_themselves(tmp_path, small_blocks):
+    save_tree(tmp_path / "a", "policy", {"w": torch.ones(2000)})
+    assert os.listdir(tmp_path) == ["a"]
+    assert load_tree(tmp_path / "a", "policy")["w"].sum() == 2000
