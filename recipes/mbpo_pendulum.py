@@ -94,9 +94,8 @@ def main(cfg: Config) -> Policy:
     spaces = Spaces.of(cfg.env).require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
     entropy = "auto" if cfg.target_entropy is None else cfg.target_entropy
-    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
-                   target_entropy=entropy).to(cfg.device)  # fmt: skip
-    update = Update(loss, lr=cfg.lr, tau=cfg.tau, compile=cfg.compile)
+    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma, target_entropy=entropy)
+    update = Update(loss.to(cfg.device), lr=cfg.lr, tau=cfg.tau, compile=cfg.compile)
 
     healthy = HEALTHY.get(cfg.termination)
     termination = healthy and (lambda s, a, following: ~healthy(following))

@@ -11,7 +11,8 @@ from composerl import Policy
 from composerl.catch import CATCH
 from composerl.data import RecordCollector, SequenceReplay
 from composerl.envs import make_env
-from composerl.modules import dreamer_actor
+from composerl.losses import DreamerLoss
+from composerl.modules import dreamer_actor, dreamer_critic
 from composerl.spaces import Spaces, open_gym
 
 
@@ -91,3 +92,33 @@ def test_a_batch_of_episodes_is_each_of_them_alone(actor):
     following = policy.predict(episodes[0])
     policy.state = held
     np.testing.assert_array_equal(policy.predict(episodes[0]), following)
+
+
+def test_latents_in_the_replay_are_those_of_the_episode(actor):
+    """Slices of 6 records, trained on in any order, leave with each record the state that one pass
+    from its episode's start finds, where latents are not drawn but the most likely ones."""
+    world, spaces = actor.world_network, Spaces.of(CATCH)
+    observe = world.observe
+    world.observe = lambda *inputs, sample=False: observe(*inputs, sample=False)
+    loss = DreamerLoss(world, actor.actor_network, dreamer_critic(spaces, "debug"), horizon=1)
+    collector = RecordCollector(make_env(CATCH, 3), actor, seed=0)
+    exact = {name: (shape, torch.float32) for name, (shape, _) in world.latent_types.items()}
+    replay = SequenceReplay(300, 16, 6, latents=exact)
+    records = [collector.next() for _ in range(40)]
+    for record in records:
+        replay.extend(record)
+    with torch.no_grad():
+        for _ in range(150):
+            batch = replay.sample()
+            loss(batch)
+            replay.write_latents(batch)
+        every = torch.cat(records, 1)
+        truth = world.observe(
+            world.image(every["observation"]), every["action"], every["first"]
+        ).latent
+    tables = replay.state_dict()["tables"]
+    known = tables["known"].view(40, 3).t()
+    assert known.float().mean() > 0.9
+    deter, stoch = (tables[key].view(40, 3, -1).transpose(0, 1) for key in ("deter", "stoch"))
+    torch.testing.assert_close(deter[known], truth.deter[known])
+    assert torch.equal(stoch[known], truth.stoch[known])

@@ -153,7 +153,7 @@ class SequenceReplay:
         """
         if not self._latents:
             raise ValueError("the replay was made without latents: it has no place for them")
-        rows = batch["index"][:, 1:].flatten().cpu()
+        index = batch["index"][:, 1:].cpu()
         shape = (*batch.shape[:1], self.length)
         for name, (row_shape, dtype) in self._latents.items():
             values = batch[name][:, 1:]
@@ -162,9 +162,10 @@ class SequenceReplay:
                     f"latent {name} must have shape {(shape[0], 1 + shape[1], *row_shape)}, "
                     f"got {tuple(batch[name].shape)}"
                 )
-            flat = values.detach().reshape(len(rows), *row_shape)
-            self._tables[name][rows] = flat.to(device="cpu", dtype=dtype)
-        self._tables["known"][rows] = True
+            # Slices may share records: one after the other, as several threads would mix them.
+            for rows, slice_ in zip(index, values.detach().to("cpu", dtype), strict=True):
+                self._tables[name][rows] = slice_
+        self._tables["known"][index.flatten()] = True
 
     def state_dict(self) -> dict[str, Any]:
         """The content."""

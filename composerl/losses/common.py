@@ -73,7 +73,8 @@ class LeanLoss(LossModule):
     def reset_parameters_recursive(self) -> None:
         """Initialise the networks anew, and their targets with them."""
         for name, network in super().named_children():
-            for module in network.modules() if not name.startswith("target_") else ():
+            # Parts before the whole, which may change what they did.
+            for module in () if name.startswith("target_") else [*network.modules()][::-1]:
                 if hasattr(module, "reset_parameters"):
                     module.reset_parameters()
         for name in self._target_names:

@@ -198,7 +198,7 @@ class DreamerLoss(WorldModelLoss):
         follows = ~fit.first[:, 1:]
         if fit.mask is not None:
             follows = follows & fit.mask[:, 1:]
-        goes_on = torch.cat([follows, torch.zeros_like(follows[:, :1])], 1)
+        goes_on = torch.cat([follows, follows.new_zeros(len(follows), 1)], 1)
         continues = self.gamma * (~fit.terminal[:, 1:]).to(value.dtype)
         # The last record of an episode or a sequence: its value is all that is known.
         mixed = self.lmbda * goes_on[:, 1:].to(value.dtype)

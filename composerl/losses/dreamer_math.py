@@ -96,7 +96,7 @@ def lambda_return(
     for t in reversed(range(len(reward))):
         following = base[t] + factor[t] * following
         out.append(following)
-    return torch.stack(out[::-1])
+    return torch.stack(out[::-1]) if out else reward
 
 
 def categorical_kl(p: Tensor, q: Tensor) -> Tensor:

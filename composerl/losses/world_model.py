@@ -165,15 +165,16 @@ class WorldModelLoss(LeanLoss):
         observation = read(batch, keys.observation)
         start = None
         if context:
-            past = (x[:, :context] for x in (observation, action, first))
-            start = self._warm_up(batch[:, context - 1], *past)
+            past = self._warm_up(*(x[:, :context] for x in (batch, observation, action, first)))
+            start = type(past)(*(x[:, -1] for x in past))
         batch, observation, action, first, terminal, reward = (
             x[:, context:] for x in (batch, observation, action, first, terminal, reward)
         )
         image = world.image(observation)
         seen = world.observe(image, action, first, start)
         if context and tensordict.get(keys.known, None) is not None:
-            self._write(tensordict, start, seen.latent)
+            for field, before, found in zip(past._fields, past, seen.latent, strict=True):
+                tensordict.set(field, torch.cat([before, found.detach()], 1))
         latent = type(seen.latent)(*(x.flatten(0, 1) for x in seen.latent))
         posterior, prior = seen.posterior, seen.prior
         shape = batch.batch_size
@@ -197,24 +198,19 @@ class WorldModelLoss(LeanLoss):
 
     @torch.no_grad()
     def _warm_up(
-        self, record: TensorDictBase, observation: Tensor, action: Tensor, first: Tensor
+        self, context: TensorDictBase, observation: Tensor, action: Tensor, first: Tensor
     ) -> Any:
-        """The state after the context: that which the replay knows, or what the context tells."""
+        """The states of the context: those that the replay knows, else what the context tells."""
         world = self.world_network
-        states = world.observe(world.image(observation), action, first).latent
-        told = type(states)(*(x[:, -1] for x in states))
-        known = record.get(self.tensor_keys.known, None)
+        told = world.observe(world.image(observation), action, first).latent
+        known = context.get(self.tensor_keys.known, None)
         if known is None:
             return told
-        known = known.view(-1, 1)
-        stored = (read(record, field).to(x.dtype) for field, x in told._asdict().items())
+        if self.context > 1:  # the others would count as known, although they come from zeros
+            raise ValueError(f"states that a replay keeps need context=1, got {self.context}")
+        known = known.view(-1, 1, 1)
+        stored = (read(context, field).to(x.dtype) for field, x in told._asdict().items())
         return type(told)(*(torch.where(known, a, b) for a, b in zip(stored, told, strict=True)))
-
-    def _write(self, tensordict: TensorDictBase, start: Any, states: Any) -> None:
-        """Leave the states with all records; the context's are those that the rest came from."""
-        for field, past, found in zip(states._fields, start, states, strict=True):
-            past = past.unsqueeze(1).expand(-1, self.context, -1)
-            tensordict.set(field, torch.cat([past, found.detach()], 1))
 
     def _reduce(self, fit: _Fit) -> TensorDict:
         reduce, average = self._reducer(fit.batch, fit.mask)

@@ -79,13 +79,9 @@ class WorldModel(nn.Module):
         self.decoder = ImageDecoder(self.feature_dim, self.obs_shape, size["depth"])
         self.stoch_in = nn.Linear(stoch, units, bias=False)
         self.action_in = nn.Embedding(num_actions, units)
-        nn.init.normal_(self.action_in.weight, std=units**-0.5)
         self.input_norm = nn.LayerNorm(units)
         self.gates = nn.Linear(deter + units, 3 * deter, bias=False)
         self.gates_norm = nn.LayerNorm(3 * deter)
-        with torch.no_grad():
-            # The update gate starts closed: the state is kept unless there is a reason to change.
-            self.gates_norm.bias[2 * deter :] = -1.0
         self.image_in = nn.Linear(self.encoder.out_dim, units, bias=False)
         self.posterior_in = nn.Linear(deter, units, bias=False)
         self.posterior_norm = nn.LayerNorm(units)
@@ -94,6 +90,14 @@ class WorldModel(nn.Module):
         layers = size["layers"]
         self.reward_head = Head(self.feature_dim, BINS, units, layers, out_scale=0.0)
         self.continue_head = Head(self.feature_dim, 1, units, layers)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """What differs from PyTorch's initialisation, after the layers have had theirs."""
+        self.action_in.weight.mul_(self.stoch_in.out_features**-0.5)
+        # The update gate starts closed: the state is kept unless there is a reason to change.
+        self.gates_norm.bias[2 * self.deter :] = -1.0
 
     @property
     def num_parameters(self) -> int:

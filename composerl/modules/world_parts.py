@@ -120,9 +120,13 @@ class ImageDecoder(nn.Module):
             out = depth * 2 ** (stage - 1)
             layers += [nn.ConvTranspose2d(channels, out, 4, 2, 1), _Norm(out)]
             channels = out
-        nn.init.zeros_(layers[-1].weight)
-        nn.init.zeros_(layers[-1].bias)
         self.layers = nn.Sequential(*layers)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Black, after the layers have had PyTorch's initialisation."""
+        nn.init.zeros_(self.layers[-1].weight)
+        nn.init.zeros_(self.layers[-1].bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode a batch of features."""
@@ -150,9 +154,14 @@ class Head(nn.Module):
         # LayerNorm, not RMSNorm: the former is one fused call on a CPU, the latter is not.
         self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(layers))
         self.last = nn.Linear(widths[-1], out_dim)
+        self.out_scale = out_scale
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Scale the last layer, after it has had PyTorch's initialisation."""
         nn.init.zeros_(self.last.bias)
-        with torch.no_grad():
-            self.last.weight.mul_(out_scale)
+        self.last.weight.mul_(self.out_scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate the head."""

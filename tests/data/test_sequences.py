@@ -146,6 +146,28 @@ def test_a_state_takes_room_for_the_content_only():
     assert size(large) == 80 * (18 + 8 + 4 + 2)
 
 
+def test_slices_that_share_records_leave_the_latents_of_one_of_them():
+    """The last one's, in every part, also where torch writes with several threads."""
+    torch.manual_seed(0)
+    replay = SequenceReplay(200, 16, 64, latents={"deter": (512,), "stoch": (512,)})
+    replay.extend(records(0, 200))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(5):
+            batch = replay.sample()
+            number = torch.arange(16.0).view(16, 1, 1).expand(16, 65, 512)
+            replay.write_latents(batch.set("deter", number).set("stoch", number))
+            last = torch.full((200,), -1.0)
+            for k, rows in enumerate(batch["index"][:, 1:]):
+                last[rows] = k
+            for part in ("deter", "stoch"):
+                written = replay._tables[part][last >= 0].float()
+                assert torch.equal(written, last[last >= 0].unsqueeze(1).expand_as(written))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_latents_stay_with_their_records_until_these_go():
     torch.manual_seed(0)
     replay = SequenceReplay(2 * 20, 16, 4, latents={"deter": (2,), "stoch": ((3, 4), torch.uint8)})

@@ -201,7 +201,12 @@ def dreamer(**options: Any) -> tuple[DreamerLoss, TensorDict]:
             head.last.weight.normal_(std=0.3)
             head.last.bias.copy_(-torch.arange(-127, 128).abs())
         loss.world_network.decoder.layers[-1].weight.normal_(std=0.1)
-    loss.target_value_network.load_state_dict(loss.value_network.state_dict())
+        # An average that differs from the critic, a scale that differs from 1.
+        for target, p in zip(
+            loss.target_value_network.parameters(), loss.value_network.parameters(), strict=True
+        ):
+            target.copy_(p + 0.1 * torch.randn_like(p))
+        loss.return_range.fill_(1.7)
     return loss.eval(), record_batch()  # in training mode each call moves the returns' scale
 
 

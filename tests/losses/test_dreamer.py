@@ -192,6 +192,8 @@ def test_sequences_go_on_from_the_states_that_the_replay_knows():
     torch.testing.assert_close(kept["stoch"][:2, 1:], seen.latent.stoch[:2].detach())
     torch.testing.assert_close(kept["deter"][:2, 0], states.deter[:2, 0])
     assert not kept["deter"].requires_grad
+    with pytest.raises(ValueError, match="need context=1, got 2"):
+        dreamer(context=2)[0](kept)
 
 
 def test_each_loss_reaches_its_own_network_only():
@@ -240,6 +242,43 @@ def test_masked_steps_do_not_count():
     assert not out["loss_replay"][:, 2].any()  # what follows is padding
 
 
+def test_masked_returns_do_not_move_the_scale():
+    loss, batch = dreamer(return_rate=1.0)
+    mask = torch.ones(4, 5, 1, dtype=torch.bool)
+    mask[2:] = False
+    batch["collector", "mask"] = mask
+    seen = []
+    loss._scale = lambda returns, m: seen.append((returns, m)) or torch.ones(())
+    evaluate(loss, batch)
+    del loss._scale
+    evaluate(loss.train(), batch)
+    (returns, _), counted = seen[0], mask.flatten()
+    low, high = returns[:, counted].quantile(torch.tensor([0.05, 0.95]))
+    assert loss.return_range == high - low
+    assert loss.return_range != torch.subtract(*returns.quantile(torch.tensor([0.95, 0.05])))
+
+
+def test_sequences_of_one_record_have_nothing_to_replay():
+    loss, batch = dreamer(context=4)
+    out = evaluate(loss, batch)
+    assert out["loss_replay"] == 0
+    assert all(value.isfinite() for value in out.values())
+
+
+def test_initialised_anew_it_starts_as_it_did():
+    """Heads at zero, closed gates, a black picture; the target is a copy again."""
+    loss, _ = dreamer()
+    loss.reset_parameters_recursive()
+    world = loss.world_network
+    assert not world.reward_head.last.weight.any()
+    assert not world.decoder.layers[-1].weight.any()
+    assert world.gates_norm.bias[-world.deter :].eq(-1).all()
+    assert world.action_in.weight.std() < 1
+    assert not loss.value_network.last.weight.any()
+    assert not loss.target_value_network.last.weight.any()
+    assert 0 < loss.actor_network.head.last.weight.abs().max() < 0.01
+
+
 def test_replayed_returns_by_hand():
     """gamma 0.5, lambda 0.5, values 10 20 30 40 50, rewards _ 1 2 _ 4; record 3 starts an episode.
 
@@ -263,7 +302,7 @@ def test_replayed_returns_by_hand():
 def test_returns_are_scaled_by_a_moving_range_of_at_least_one():
     """rate 0.25: after returns 0 ... 100 twice, S = 0.25 * 90 = 22.5, then 39.375."""
     loss, _ = dreamer(return_rate=0.25)
-    loss.train()
+    loss.train().return_range.zero_()
     returns = torch.arange(101.0).unsqueeze(0)
     assert loss._scale(torch.zeros(1, 4), None) == 1
     assert loss._scale(returns, None) == 22.5
