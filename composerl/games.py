@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import gymnasium as gym
@@ -41,30 +41,49 @@ def open_game(name: str, **options: Any) -> gym.Env:
     - ``limit``: steps after which a game is cut (the id's own, 27,000 for ``-v5``); a policy that
       never serves would play on to the end.
 
-    ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255.
+    ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255; ``limit`` may follow
+    the id here too (10,000: MinAtar itself has none, and a policy may wait for ever).
 
     Keyword Args:
         options: of ``gymnasium.make``.
     """
     if name.startswith("ALE/"):
         return _open_atari(*_split(name), **options)
+    return _open_minatar(*_split(name, ("limit",)), **options)
+
+
+# ---- MinAtar -----------------------------------------------------------------------------------
+
+
+def _open_minatar(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:
     from minatar.gym import register_envs
 
     if "MinAtar/Breakout-v1" not in gym.registry:
         register_envs()
-    game = gym.make(name, **options)
-    height, width, planes = game.observation_space.shape
-    space = gym.spaces.Box(0, 255, (planes, height, width), np.uint8)
-    image = TransformObservation(game, _image, space)
-    image.metadata = {"render_modes": []}  # its rgb_array asks for seaborn
-    return image
+    game = _MinAtar(gym.make(name, **options))
+    game.metadata = {"render_modes": []}  # its rgb_array asks for seaborn
+    return TimeLimit(game, settings.get("limit", 10_000))
 
 
-def _image(planes: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(planes.transpose(2, 0, 1)).astype(np.uint8) * 255
+class _MinAtar(gym.ObservationWrapper):
+    """Planes first, as an image; episodes that depend on nothing but their seed."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        height, width, planes = env.observation_space.shape
+        self.observation_space = gym.spaces.Box(0, 255, (planes, height, width), np.uint8)
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        found = super().reset(**options)
+        # Sticky actions would repeat the last one of the episode before.
+        self.unwrapped.game.last_action = 0
+        return found
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(observation.transpose(2, 0, 1)).astype(np.uint8) * 255
 
 
-# ---- Atari -------------------------------------------------------------------------------------
+# ---- settings ----------------------------------------------------------------------------------
 
 
 def _truth(word: str) -> bool:
@@ -97,14 +116,14 @@ _SETTINGS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def _split(name: str) -> tuple[str, dict[str, Any]]:
+def _split(name: str, known: Collection[str] = _SETTINGS.keys()) -> tuple[str, dict[str, Any]]:
     """The gymnasium id, and the settings that follow it."""
     game, *parts = name.split(",")
     settings: dict[str, Any] = {}
     for part in parts:
         key, _, word = part.partition("=")
-        if key not in _SETTINGS:
-            raise ValueError(f"environment {name!r}: {key!r} is none of {', '.join(_SETTINGS)}")
+        if key not in known:
+            raise ValueError(f"environment {name!r}: {key!r} is none of {', '.join(known)}")
         if key in settings:
             raise ValueError(f"environment {name!r}: {key} is given twice")
         read, expected = _SETTINGS[key]
@@ -115,6 +134,9 @@ def _split(name: str) -> tuple[str, dict[str, Any]]:
                 f"environment {name!r}: {key} must be {expected}, got {word!r}"
             ) from None
     return game, settings
+
+
+# ---- Atari -------------------------------------------------------------------------------------
 
 
 def _open_atari(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:

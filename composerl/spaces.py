@@ -102,6 +102,11 @@ class Spaces:
             )
         common = {"obs_shape": space.shape, "obs_dtype": _obs_dtype(space.dtype)}
         if isinstance(action, gym.spaces.Discrete):
+            if action.start != 0:
+                raise ValueError(
+                    f"discrete actions must start at 0, got {action}; wrap the environment with "
+                    "gymnasium's TransformAction"
+                )
             return cls(num_actions=int(action.n), **common)
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
             raise ValueError(
@@ -126,13 +131,13 @@ def open_gym(env: str | Callable[[], gym.Env], *, render_mode: str | None = None
     ``render_mode`` is for ids: a factory has its own.
     """
     if not isinstance(env, str):
-        return env()
+        return _in_floats(env())
     # Not every environment takes the argument.
     options = {} if render_mode is None else {"render_mode": render_mode}
     try:
         if env.startswith(PREFIXES):
             return open_game(env, **options)
-        return gym.make(env, **options)
+        return _in_floats(gym.make(env, **options))
     except ImportError as error:
         raise ValueError(
             f"environment {env!r} needs a package that is not installed: {error}; "
@@ -140,6 +145,15 @@ def open_gym(env: str | Callable[[], gym.Env], *, render_mode: str | None = None
         ) from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
+
+
+def _in_floats(env: Any) -> Any:
+    """A gymnasium environment whose observations are float32, float64 or pixels."""
+    space = getattr(env, "observation_space", None)
+    plain = ("uint8", "float32", "float64")
+    if isinstance(space, gym.spaces.Box) and str(space.dtype) not in plain:
+        return gym.wrappers.DtypeObservation(env, np.float32)
+    return env
 
 
 def _floats(values: Any) -> tuple[float, ...]:

@@ -162,3 +162,30 @@ def test_minatar_is_an_image_of_planes():
     assert Spaces.of(env) == Spaces(obs_shape=(4, 10, 10), obs_dtype="uint8", num_actions=3)
     assert obs.dtype == np.uint8
     assert set(np.unique(obs)) == {0, 255}
+
+
+@pytest.mark.parametrize("game", ["Breakout", "Asterix", "Seaquest", "SpaceInvaders", "Freeway"])
+def test_minatar_episodes_depend_on_their_seed_alone(game):
+    """Sticky actions, one in ten, would repeat the last action of the episode before."""
+    pytest.importorskip("minatar")
+
+    def play(env, seed):
+        seen = [env.reset(seed=seed)[0]]
+        seen += [env.step(k % env.action_space.n)[0] for k in range(30)]
+        return np.stack(seen)
+
+    fresh, used = (open_gym(f"MinAtar/{game}-v1") for _ in range(2))
+    for seed in range(12):
+        play(used, 100 + seed)
+        used.step(used.action_space.n - 1)
+        one = play(fresh, seed) if seed == 0 else play(open_gym(f"MinAtar/{game}-v1"), seed)
+        assert np.array_equal(one, play(used, seed)), seed
+
+
+def test_minatar_has_a_limit():
+    pytest.importorskip("minatar")
+    env = open_gym("MinAtar/Seaquest-v1,limit=7")
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(7)] == [False] * 6 + [True]
+    with pytest.raises(ValueError, match="'size' is none of limit"):
+        open_gym("MinAtar/Seaquest-v1,size=7")

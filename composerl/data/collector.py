@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
-from torchrl.envs.utils import set_exploration_type
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.data.live import Live, for_gym, gym_environments
 
@@ -132,6 +132,12 @@ class VectorCollector(Collector):
     def reset(self, index: Any = None, **kwargs: Any) -> None:
         """Start new episodes, in all environments or in some."""
         if self._live is not None and self._envs is not None:
+            if self._seed is not None:  # their own seeds go on
+                chosen = torch.zeros(self.env.batch_size, dtype=torch.bool)
+                chosen[... if index is None else index] = True
+                for i in chosen.reshape(-1).nonzero()[:, 0].tolist():
+                    self._live.obs[i] = self._begin(self._live, i)
+                return
             shape = self.env.batch_size
             obs = torch.from_numpy(self._live.obs).reshape(*shape, *self._live.obs.shape[1:])
             self._carrier.set("observation", obs)
@@ -142,7 +148,10 @@ class VectorCollector(Collector):
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and start new episodes by it."""
         following = super().set_seed(seed, static_seed)
-        self.reset()
+        if self._seed is not None and self._envs is not None:
+            self._seed, self._live, self._restart = seed, None, True
+        else:
+            self.reset()
         return following
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,7 +180,10 @@ class VectorCollector(Collector):
         self._live = None
         if saved is not None:
             self._live = Live.from_state_dict(saved)
-            self._live.play_again(self._envs, self._seed)
+            for i in self._live.play_again(self._envs, self._seed):
+                self._live.ids[i] = self._new_id(self._live, i)
+        elif self._envs is not None and self._seed is None:
+            self.reset()  # what the environments were left at is not what was stored
         self._restart = self._seed is not None and self._live is None
 
     # ---- the fast rollout --------------------------------------------------------------------
@@ -228,7 +240,7 @@ class VectorCollector(Collector):
         if self._should_use_random_frames():
             return {"action": self.env.action_spec.rand()}
         observation = torch.from_numpy(obs if self.env.batch_size else obs[0])
-        if self._explore is not None:
+        if self._explore is not None and self.exploration_type == ExplorationType.RANDOM:
             batch = observation if self.env.batch_size else observation.unsqueeze(0)
             action = self._explore(batch.to(self._policy_home)).cpu()
             return {"action": action if self.env.batch_size else action.squeeze(0)}
@@ -264,10 +276,17 @@ class VectorCollector(Collector):
     def _next_episode(self, live: Live, i: int) -> Any:
         self.recent.append((live.returns[i], live.lengths[i]))
         self.episodes += 1
+        return self._begin(live, i)
+
+    def _begin(self, live: Live, i: int) -> Any:
         live.returns[i], live.lengths[i] = 0.0, 0
-        if self.track_traj_ids:
-            live.ids[i] = self._traj_pool.get_traj_and_increment().item()
+        live.ids[i] = self._new_id(live, i)
         return live.start(self._envs[i], i, self._seed)
+
+    def _new_id(self, live: Live, i: int) -> int:
+        return (
+            self._traj_pool.get_traj_and_increment().item() if self.track_traj_ids else live.ids[i]
+        )
 
     def _count_episodes(self, batch: TensorDictBase) -> None:
         """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""
@@ -291,4 +310,7 @@ _HARMLESS = {"exploration_type", "postproc", "track_traj_ids", "trust_policy"}
 
 
 def _plain(options: dict[str, Any]) -> bool:
-    return all(name in _HARMLESS or not value for name, value in options.items())
+    def off(value: Any) -> bool:  # an empty replay buffer is not off, although it has no length
+        return value is None or (isinstance(value, (bool, int, float, dict)) and not value)
+
+    return all(name in _HARMLESS or off(value) for name, value in options.items())

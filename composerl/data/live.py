@@ -39,14 +39,20 @@ class Live:
         self.started[i] += 1
         return env.reset(seed=int(state[0]))[0]
 
-    def play_again(self, envs: Sequence[gym.Env], seed: int) -> None:
-        """Bring new environments to where these were: the same seeds, the same actions."""
+    def play_again(self, envs: Sequence[gym.Env], seed: int) -> list[int]:
+        """Bring new environments to where these were: the same seeds, the same actions.
+
+        Returns: the environments that do not repeat themselves, which start a new episode.
+        """
+        failed = []
         for i, (env, actions) in enumerate(zip(envs, self.actions, strict=True)):
             self.started[i] -= 1
             seen, over = self.start(env, i, seed), False
             for action in actions:
                 seen, _, ended, cut, _ = env.step(action)
                 over = ended or cut
+                if over:
+                    break
             self.actions[i] = actions
             if over or not np.array_equal(np.asarray(seen, self.obs.dtype), self.obs[i]):
                 say(
@@ -55,6 +61,8 @@ class Live:
                 )
                 self.returns[i], self.lengths[i] = 0.0, 0
                 self.obs[i] = self.start(env, i, seed)
+                failed.append(i)
+        return failed
 
     def state_dict(self) -> dict[str, Any]:
         """What leads there again, and what must be found there."""

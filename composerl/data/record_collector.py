@@ -91,6 +91,8 @@ class RecordCollector(VectorCollector):
         if index is not None:
             raise ValueError("a RecordCollector starts episodes in all environments, not in some")
         super().reset(**kwargs)
+        if self._live is not None:
+            self._forget()
 
     def state_dict(self) -> dict[str, Any]:
         """That of the episodes, and the actor's state in them."""

@@ -73,6 +73,7 @@ class ReplayBuffer(TensorDictReplayBuffer):
         )
         self.n_step = n_step
         self.gamma = gamma
+        self._capacity = capacity
         self._home_device = torch.device(device)
         self._tables: Tables | None = None
         self._stride = 1
@@ -128,13 +129,21 @@ class ReplayBuffer(TensorDictReplayBuffer):
         index, info = self._draw(size)
         columns = self._tables.rows(index) if self.n_step == 1 else self._look_ahead(index)
         batch = layout(columns, index.shape, index=index, **info)
+        if len(self._transform):
+            batch = self._transform(batch)
         return (batch, info | {"index": index}) if return_info else batch
+
+    def empty(self, *args: Any, **kwargs: Any) -> None:
+        """Forget all rows, and where the next one goes."""
+        super().empty(*args, **kwargs)
+        self._cursor = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The content."""
         rows = len(self)
         return {
             "rows": rows,
+            "capacity": self._capacity,
             "stride": self._stride,
             "cursor": self._cursor,
             "written": self._writer._write_count,
@@ -146,10 +155,10 @@ class ReplayBuffer(TensorDictReplayBuffer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned; the capacity must be the same."""
         rows = state_dict["rows"]
-        if rows > self._storage.max_size:
+        if state_dict["capacity"] != self._capacity:
             raise ValueError(
-                f"the buffer of the checkpoint has {rows} rows, this one takes "
-                f"{self._storage.max_size}: use the same capacity"
+                f"the buffer of the checkpoint has {rows} rows and a capacity of "
+                f"{state_dict['capacity']}, this one takes {self._capacity}: use the same"
             )
         if rows:
             self._adopt(state_dict["tables"], state_dict["homes"], state_dict["stride"])
@@ -174,11 +183,11 @@ class ReplayBuffer(TensorDictReplayBuffer):
         self, like: list[Tensor], homes: list[tuple[list[int], list[Home]]], stride: int
     ) -> None:
         """Make the tables, with rows that look like those given, and TorchRL's storage of them."""
-        capacity = self._storage.max_size // stride * stride
+        capacity = self._capacity // stride * stride
         if not capacity:
             raise ValueError(
                 f"capacity must be at least the number of environments, {stride}, "
-                f"got {self._storage.max_size}"
+                f"got {self._capacity}"
             )
         made = [
             torch.zeros((capacity, *t.shape[1:]), dtype=t.dtype, device=self._home_device)

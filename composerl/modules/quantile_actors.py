@@ -54,7 +54,7 @@ class _SamplingPolicy(_Policy):
 
     def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
         features = self.value_network.features(observation)
-        taus = self.midpoints
+        taus = self.midpoints.to(features)  # a loss moves the value network alone
         if sample:
             shape = (*features.shape[:-1], self.number)
             taus = torch.rand(shape, dtype=features.dtype, device=features.device)

@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
+from torchrl.envs.utils import ExplorationType
 
 from composerl.checkpoint import load_tree, save_tree
 from composerl.data import VectorCollector
@@ -155,6 +156,7 @@ def test_an_environment_that_does_not_repeat_itself_is_said_and_starts_anew(caps
     assert "environment 0 does not repeat itself" in capsys.readouterr().err
     assert batch["observation"][0, 0, 1] == 0
     assert batch["observation"][1, 0, 1] in (0, 4)
+    assert batch["collector", "traj_ids"][0, 0] > state["live"]["ids"].max()
 
 
 def test_a_policy_of_ours_acts_within_bounds_and_only_its_action_is_stored():
@@ -207,3 +209,101 @@ def test_reset_and_set_seed_start_new_episodes():
         collector.set_seed(3)
         starts.append(collector.next()["observation"][:, 0])
     assert torch.equal(*starts)
+
+
+def test_reset_of_a_seeded_collector_goes_on_with_its_own_seeds_and_can_be_loaded():
+    """No start comes twice; one environment can be reset alone, and the other plays on."""
+
+    def make():
+        return VectorCollector(make_env("CartPole-v1", 2), None, frames_per_batch=6, seed=0)
+
+    collector = make()
+    batches = [collector.next()]
+    collector.reset()
+    batches.append(collector.next())
+    collector.reset(torch.tensor([1]))
+    batches.append(collector.next())
+    starts = torch.cat([b["observation"][:, 0] for b in batches])
+    assert len(starts.unique(dim=0)) == len(starts)
+    ids = [b["collector", "traj_ids"][:, 0].tolist() for b in batches]
+    assert ids[0][0] < ids[1][0] == ids[2][0]
+    assert torch.equal(batches[2]["observation"][0, 0], batches[1]["next", "observation"][0, -1])
+    assert ids[2][1] not in (ids[0][1], ids[1][1])
+    assert collector._live.lengths == [6, 3]
+
+    other = make()
+    other.load_state_dict(deepcopy(collector.state_dict()))
+    torch.manual_seed(0)
+    expected = collector.next()
+    torch.manual_seed(0)
+    assert torch.equal(other.next()["observation"], expected["observation"])
+
+
+def test_a_seed_set_before_the_first_batch_counts():
+    def start(**options):
+        collector = VectorCollector(make_env("CartPole-v1"), None, frames_per_batch=1, **options)
+        collector.set_seed(3)
+        return collector.next()["observation"]
+
+    assert torch.equal(start(seed=0), start(seed=1))
+
+
+def test_an_empty_replay_buffer_is_filled():
+    from torchrl.data import LazyTensorStorage, ReplayBuffer
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    env = make_env("CartPole-v1")
+    collector = VectorCollector(env, None, frames_per_batch=10, replay_buffer=buffer)
+    assert not collector.fast
+    collector.next()
+    assert len(buffer) == 10
+
+
+def test_without_exploration_a_policy_of_ours_is_greedy():
+    from composerl.modules import iqn_network
+
+    torch.manual_seed(0)
+    actor = iqn_network(Spaces.of("CartPole-v1"), (8, 8))
+    actor.epsilon = 1.0
+    for kind, greedy in ((ExplorationType.DETERMINISTIC, True), (ExplorationType.RANDOM, False)):
+        collector = VectorCollector(
+            make_env("CartPole-v1"), actor, frames_per_batch=100, exploration_type=kind
+        )
+        batch = collector.next()
+        assert torch.equal(batch["action"], actor.greedy(batch["observation"])) is greedy
+
+
+def test_an_unseeded_collector_starts_anew_when_a_state_is_loaded():
+    collector = VectorCollector(make_env("CartPole-v1"), None, frames_per_batch=5)
+    collector.next()
+    collector.load_state_dict(deepcopy(collector.state_dict()))
+    batch = collector.next()
+    # One step of CartPole moves the cart by its speed times 0.02.
+    moved = batch["next", "observation"][:, 0] - batch["observation"][:, 0]
+    torch.testing.assert_close(moved, 0.02 * batch["observation"][:, 1], atol=1e-6, rtol=0)
+
+
+def test_actions_that_do_not_start_at_zero_are_refused():
+    class Shifted(Counter):
+        action_space = gym.spaces.Discrete(3, start=5)
+
+    with pytest.raises(ValueError, match="must start at 0"):
+        Spaces.of(Shifted)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float16, bool])
+def test_observations_of_other_types_are_float32(dtype):
+    class Other(Counter):
+        observation_space = gym.spaces.Box(0, 1, (2,), dtype)
+
+        def reset(self, **options):
+            return super().reset(**options)[0].astype(dtype), {}
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return obs.astype(dtype), *rest
+
+    collector = VectorCollector(make_env(Other, 2), None, frames_per_batch=20)
+    batch = collector.next()
+    assert collector.fast
+    assert batch["observation"].dtype == batch["next", "observation"].dtype == torch.float32

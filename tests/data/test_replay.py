@@ -223,5 +223,26 @@ def test_misuse_is_said():
         buffer.extend(torch.stack([steps([1.0]), steps([1.0])]))
     larger = ReplayBuffer(8, 2)
     larger.extend(steps([1.0] * 8))
-    with pytest.raises(ValueError, match="8 rows, this one takes 4"):
+    with pytest.raises(ValueError, match="capacity of 8, this one takes 4"):
         buffer.load_state_dict(larger.state_dict())
+    with pytest.raises(ValueError, match="capacity of 4, this one takes 8"):
+        larger.load_state_dict(buffer.state_dict())
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_emptied_it_starts_anew(prioritized):
+    buffer = ReplayBuffer(8, 20, prioritized=prioritized)
+    buffer.extend(steps([1.0] * 5))
+    buffer.empty()
+    assert len(buffer) == 0
+    buffer.extend(steps([7.0, 8.0]))
+    assert set(buffer.sample()["next", "reward"].flatten().tolist()) == {7.0, 8.0}
+
+
+def test_transforms_apply_to_samples():
+    from torchrl.envs import RewardScaling
+
+    buffer = ReplayBuffer(8, 20)
+    buffer.append_transform(RewardScaling(0.0, 10.0, in_keys=[("next", "reward")]))
+    buffer.extend(steps([1.0] * 5))
+    assert buffer.sample()["next", "reward"].eq(10).all()
