@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import sys
 import types
@@ -27,6 +28,17 @@ BOOKKEEPING = (
     "eval_episodes", "save_every", "stop_at", "patience", "wandb", "wandb_project",
     "wandb_artifacts", "tensorboard", "video",
 )  # fmt: skip
+#: What a field of this name must be, in whichever recipe has it. What is not here is checked by
+#: the loss, network or buffer that it is for.
+AT_LEAST_ONE = (
+    "steps", "threads", "log_every", "eval_every", "eval_episodes", "save_every", "patience",
+    "batch_size", "buffer_size", "dataset_size", "demonstrations", "epochs", "epsilon_steps",
+    "fit_every", "judge_updates", "num_envs", "rollout", "rollouts", "subsample", "updates",
+)  # fmt: skip
+AT_LEAST_ZERO = (
+    "warmup", "online_steps", "bc_steps", "lr", "actor_lr", "model_lr", "fraction_lr", "judge_lr",
+)  # fmt: skip
+SHARES = ("epsilon", "average", "offline_fraction", "real_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +91,16 @@ class RunConfig:
         for field in fields(self):
             value = _coerce(field.name, getattr(self, field.name), hints[field.name])
             object.__setattr__(self, field.name, value)
-        positive = ("steps", "threads", "log_every", "eval_every", "eval_episodes", "save_every",
-                    "patience")  # fmt: skip
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        for names, low, high, words in (
+            (AT_LEAST_ONE, 1, math.inf, "at least 1"),
+            (AT_LEAST_ZERO, 0, math.inf, "at least 0"),
+            (SHARES, 0, 1, "in [0, 1]"),
+        ):
+            for name in names:
+                value = getattr(self, name, None)
+                # NaN fails the comparison, infinity is no number of anything
+                if value is not None and not (low <= value <= high and math.isfinite(value)):
+                    raise ValueError(f"{name} must be {words}, got {value}")
         if self.stop_at is not None and self.stop_at != self.stop_at:
             raise ValueError("stop_at must be a number, got nan")
         if not 0 <= self.seed < 2**32:
@@ -223,6 +239,8 @@ def _coerce(name: str, value: Any, kind: Any) -> Any:
             return value
         raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
     if origin is tuple and isinstance(value, (list, tuple)):
+        if Ellipsis not in choices and len(value) != len(choices):
+            raise ValueError(f"{name} must be {len(choices)} numbers, got {list(value)}")
         return tuple(_coerce(name, item, choices[0]) for item in value)
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:

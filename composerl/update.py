@@ -22,14 +22,14 @@ __all__ = ["Update", "cosine", "global_norm", "linear"]
 Schedule = Callable[[int], float]
 
 
-def cosine(updates: int) -> Schedule:
-    """Half a cosine from 1 to 0 over so many updates, 0 afterwards."""
-    return lambda n: 0.5 * (1 + math.cos(math.pi * min(n / updates, 1.0)))
+def cosine(updates: int, after: float = 0.0) -> Schedule:
+    """Half a cosine from 1 to 0 over so many updates, then ``after``."""
+    return lambda n: after if n >= updates else 0.5 * (1 + math.cos(math.pi * (n / updates)))
 
 
 def linear(updates: int, final: float = 0.0) -> Schedule:
     """A straight line from 1 to ``final`` over so many updates."""
-    return lambda n: 1 + (final - 1) * min(n / updates, 1.0)
+    return lambda n: final if n >= updates else 1 + (final - 1) * (n / updates)
 
 
 class Update:

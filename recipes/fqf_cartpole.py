@@ -43,7 +43,7 @@ class Config(RunConfig):
     prioritized: bool = True
     """Replay rows with large errors more often."""
     lr: float = 1e-3
-    """Learning rate; falls linearly to 0 over the run."""
+    """Learning rate; falls linearly to (nearly, as the warm-up counts) 0 over the run."""
     hidden: tuple[int, ...] = (128, 128, 128)
     """Widths of the state's layers and, last, of the head."""
     layer_norm: bool = True

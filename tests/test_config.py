@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from composerl import config
+from composerl.catalog import load_recipe, recipes
 from composerl.config import RunConfig, cli, config_from_yaml, config_to_dict, parse
 
 
@@ -89,6 +92,38 @@ def test_values_are_checked_at_construction():
         Config(seed=-1)
     with pytest.raises(ValueError, match="patience must be at least 1"):
         Config(patience=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "value", "words"),
+    [
+        ("iqn_cartpole", "num_envs", 0, "at least 1, got 0"),
+        ("iqn_cartpole", "updates", -1, "at least 1, got -1"),
+        ("iqn_cartpole", "epsilon_steps", 0, "at least 1"),
+        ("iqn_cartpole", "epsilon", 1.5, r"in \[0, 1\], got 1.5"),
+        ("iqn_cartpole", "epsilon", -0.5, r"in \[0, 1\], got -0.5"),
+        ("iqn_cartpole", "average", math.nan, r"in \[0, 1\], got nan"),
+        ("fqf_cartpole", "fraction_lr", -1.0, "at least 0"),
+        ("fqf_cartpole", "lr", math.inf, "at least 0, got inf"),
+        ("iqn_cartpole", "warmup", -1, "at least 0"),
+        ("mbpo_pendulum", "fit_every", 0, "at least 1"),
+        ("mbpo_pendulum", "rollouts", 0, "at least 1"),
+        ("mbpo_pendulum", "rollout_length", [1, 1], r"4 numbers, got \[1, 1\]"),
+        ("cql_pendulum", "online_steps", -5, "at least 0"),
+        ("cql_pendulum", "bc_steps", -3, "at least 0"),
+    ],
+)
+def test_recipes_refuse_values_before_anything_starts(recipe, name, value, words):
+    with pytest.raises(ValueError, match=f"{name} must be {words}"):
+        load_recipe(recipe).Config(**{name: value})
+
+
+def test_names_with_limits_are_fields_of_some_recipe():
+    fields = {
+        name for recipe in recipes() for name in load_recipe(recipe).Config.__dataclass_fields__
+    }
+    for names in (config.AT_LEAST_ONE, config.AT_LEAST_ZERO, config.SHARES):
+        assert set(names) <= fields
 
 
 def test_sweep_style_booleans():

@@ -185,6 +185,6 @@ def _predict(
     else:
         ended = out.get("terminated", None)
         following["terminated"] = (
-            torch.zeros(*rows, 1, dtype=torch.bool) if ended is None else ended
+            observation.new_zeros(*rows, 1, dtype=torch.bool) if ended is None else ended
         )
     return following

@@ -78,6 +78,12 @@ class MixedBuffer:
             if self._saved is not None:
                 self._collector.load_state_dict(self._saved)
         step = self._collector.next()
+        if self._episode and not torch.equal(
+            self._episode[-1]["next_observations"], step["observation"].squeeze(0)
+        ):
+            # The environment could not be brought back to where it was: the episode ends there.
+            self._episode[-1]["timeouts"] = ~self._episode[-1]["terminals"]
+            self._close_episode()
         self._episode.append({name: step[key].squeeze(0) for name, key in _COLUMNS.items()})
         self.collected += 1
         if step["next", "done"].item():

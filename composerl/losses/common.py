@@ -18,7 +18,7 @@ from torchrl.objectives.value import ValueEstimatorBase
 from composerl.losses.functional import DISTANCES
 from composerl.losses.reading import call_network, read
 
-__all__ = ["LeanLoss", "action_box", "check_number", "independent_copies"]
+__all__ = ["LeanLoss", "action_box", "check_number", "check_whole", "independent_copies"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -208,6 +208,13 @@ def check_number(name: str, value: float, low: float, high: float, *, ends: str 
     below = number and (value <= high if ends[1] == "]" else value < high)
     if not (above and below):  # NaN fails every comparison and ends here too
         raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
+    return value
+
+
+def check_whole(name: str, value: int, least: int) -> int:
+    """``value`` if it is an integer of at least ``least``, else a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.common import check_number
+from composerl.losses.common import check_number, check_whole
 from composerl.losses.functional import cql_penalty
 from composerl.losses.reading import blank, distribution, read
 from composerl.losses.sac import SACLoss
@@ -107,7 +107,7 @@ class CQLLoss(SACLoss):
     ) -> None:
         check_number("temperature", temperature, 0, inf)
         check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
-        check_number("num_random", num_random, 1, inf, ends="[)")
+        check_whole("num_random", num_random, 1)
         check_number("lagrange_thresh", lagrange_thresh, 0, inf)
         super().__init__(
             actor_network,
@@ -121,7 +121,7 @@ class CQLLoss(SACLoss):
             gamma=gamma,
             reduction=reduction,
         )
-        self.num_random = int(num_random)
+        self.num_random = num_random
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
         self.with_lagrange = with_lagrange

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import check_number
+from composerl.losses.common import check_number, check_whole
 from composerl.losses.dreamer_math import (
     lambda_return,
     return_range,
@@ -108,8 +108,7 @@ class DreamerLoss(WorldModelLoss):
             world_network, context=context, gamma=gamma, dynamics_scale=dynamics_scale,
             representation_scale=representation_scale, free_nats=free_nats, reduction=reduction,
         )  # fmt: skip
-        if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-            raise ValueError(f"horizon must be an integer >= 1, got {horizon!r}")
+        check_whole("horizon", horizon, 1)
         check_number("lmbda", lmbda, 0, 1, ends="[]")
         check_number("return_rate", return_rate, 0, 1, ends="(]")
         check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")

@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import check_number
+from composerl.losses.common import check_number, check_whole
 from composerl.losses.functional import quantile_huber_loss
-from composerl.losses.quantile import QuantileLoss, check_count, pick
+from composerl.losses.quantile import QuantileLoss, pick
 from composerl.losses.reading import blank
 
 __all__ = ["IQNLoss"]
@@ -89,9 +89,9 @@ class IQNLoss(QuantileLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(value_network, reduction)
-        self.num_quantiles = check_count("num_quantiles", num_quantiles)
-        self.num_target_quantiles = check_count("num_target_quantiles", num_target_quantiles)
-        self.num_acting_quantiles = check_count("num_acting_quantiles", num_acting_quantiles)
+        self.num_quantiles = check_whole("num_quantiles", num_quantiles, 1)
+        self.num_target_quantiles = check_whole("num_target_quantiles", num_target_quantiles, 1)
+        self.num_acting_quantiles = check_whole("num_acting_quantiles", num_acting_quantiles, 1)
         self.double_dqn = double_dqn
         check_number("kappa", kappa, 0, inf)
         self.register_buffer("kappa", torch.tensor(float(kappa)))

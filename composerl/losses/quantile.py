@@ -14,7 +14,7 @@ from torchrl.objectives.value import TD0Estimator
 from composerl.losses.common import LeanLoss
 from composerl.losses.reading import action_index, network_inputs, read, step_key
 
-__all__ = ["QuantileLoss", "check_count", "pick"]
+__all__ = ["QuantileLoss", "pick"]
 
 
 class QuantileLoss(LeanLoss):
@@ -136,10 +136,3 @@ def pick(quantiles: Tensor, action: Tensor) -> Tensor:
     """The quantiles of one action per row: ``(batch, actions, n)`` and ``(batch,)``."""
     index = action[..., None, None].expand(*action.shape, 1, quantiles.shape[-1])
     return quantiles.gather(-2, index).squeeze(-2)
-
-
-def check_count(name: str, value: int) -> int:
-    """``value`` if it is a positive integer, else a ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return value

@@ -59,8 +59,9 @@ class SACLoss(LeanLoss):
             or ``"huber"`` (delta 20).
         alpha_init: initial temperature > 0: larger values explore more.
         fixed_alpha: keep it.
-        target_entropy: H, the entropy it is tuned to, ``"auto"`` for minus the action's dimension.
-            Larger values keep the policy more random.
+        target_entropy: H, the entropy it is tuned to, ``"auto"`` for minus the action's dimension;
+            less in a box smaller than [-1, 1], by the logarithm of its half widths. Larger values
+            keep the policy more random.
         action_spec: the action box; the actor's own by default.
         gamma: discount; the same as ``make_value_estimator(gamma=...)``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -124,11 +125,15 @@ class SACLoss(LeanLoss):
         self.num_qvalue_nets = num_qvalue_nets
         self.fixed_alpha = fixed_alpha
         low, high = action_box(actor_network, action_spec)
-        entropy = -float(low.numel()) if target_entropy == "auto" else float(target_entropy)
+        if target_entropy == "auto":
+            # Entropy is measured in the box's own units: in a small one -|A| may be out of reach.
+            entropy = -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
+        else:
+            entropy = check_number("target_entropy", target_entropy, -inf, inf)
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self._squashed = is_squashed(actor_network, low, high)
-        self.register_buffer("target_entropy", torch.tensor(entropy))
+        self.register_buffer("target_entropy", torch.tensor(float(entropy)))
         log_alpha = torch.tensor(float(alpha_init)).log()
         if fixed_alpha:
             self.register_buffer("log_alpha", log_alpha)

@@ -12,7 +12,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.common import LeanLoss, check_number, check_whole
 from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
 from composerl.losses.reading import action_index, blank, read
 
@@ -124,8 +124,7 @@ class WorldModelLoss(LeanLoss):
     ) -> None:
         super().__init__(reduction)
         check_number("gamma", gamma, 0, 1, ends="(]")
-        if isinstance(context, bool) or not isinstance(context, int) or context < 0:
-            raise ValueError(f"context must be an integer >= 0, got {context!r}")
+        check_whole("context", context, 0)
         self.world_network = world_network
         self.context = context
         self.register_buffer("gamma", torch.tensor(float(gamma)))

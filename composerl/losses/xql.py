@@ -12,7 +12,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from composerl.losses.common import action_box, check_number
+from composerl.losses.common import action_box, check_number, check_whole
 from composerl.losses.functional import gumbel_rescale_loss
 from composerl.losses.iql import IQLLoss
 from composerl.losses.reading import call_at, read
@@ -49,7 +49,8 @@ class XQLLoss(IQLLoss):
             action range and cut at 0.5 of it; 0.1 in the paper.
         action_spec: the action box for these two; the actor's own by default.
         vanilla_value_loss: use IQL's expectile instead, the same numbers as ``IQLLoss``.
-        loss_function: distance of the critics to their target, ``"huber"`` (delta 20) or IQL's.
+        loss_function: distance of the critics to their target; by default ``"huber"`` (delta 20),
+            with ``vanilla_value_loss`` IQL's ``"l2"``.
         temperature: multiplies the advantage in the actor's weights, as in IQL.
         expectile: for ``vanilla_value_loss``.
         **options: ``num_qvalue_nets``, ``gamma`` and ``reduction``, as in ``IQLLoss``.
@@ -70,27 +71,27 @@ class XQLLoss(IQLLoss):
         action_noise: float = 0.0,
         action_spec: TensorSpec | None = None,
         vanilla_value_loss: bool = False,
-        loss_function: str = "huber",
+        loss_function: str | None = None,
         temperature: float = 3.0,
         expectile: float = 0.7,
         **options: Any,
     ) -> None:
         check_number("loss_temperature", loss_temperature, 0, inf)
         check_number("max_value_diff_exp", max_value_diff_exp, 0, inf)
-        check_number("sample_random_times", sample_random_times, 0, inf, ends="[)")
+        check_whole("sample_random_times", sample_random_times, 0)
         check_number("action_noise", action_noise, 0, inf, ends="[)")
         super().__init__(
             actor_network,
             qvalue_network,
             value_network,
             max_advantage_weight=max_advantage_weight,
-            loss_function=loss_function,
+            loss_function=loss_function or ("l2" if vanilla_value_loss else "huber"),
             temperature=temperature,
             expectile=expectile,
             **options,
         )
         self.vanilla_value_loss = vanilla_value_loss
-        self.sample_random_times = int(sample_random_times)
+        self.sample_random_times = sample_random_times
         self.register_buffer("action_noise", torch.tensor(float(action_noise)))
         self._perturbed = bool(sample_random_times or action_noise)
         if self._perturbed:

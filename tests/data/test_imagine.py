@@ -136,6 +136,11 @@ def test_without_a_termination_nothing_ends():
     out = branched_rollouts(counter(), Still(), torch.tensor([[9.0]]), 5)
     assert out["next", "observation"].squeeze(-1).tolist() == [10, 11, 12, 13, 14]
     assert not out["next", "terminated"].any()
+    moved = module._predict(
+        counter().to("meta"), torch.zeros(2, 1, device="meta"), torch.zeros(2, 1, device="meta"),
+        None,
+    )  # fmt: skip
+    assert {x.device.type for x in moved.values()} == {"meta"}
 
 
 def test_the_model_s_head_ends_branches_unless_a_function_is_given():

@@ -117,3 +117,41 @@ def test_the_oldest_episodes_go_first(offline, actor):
     for _ in range(20):
         buffer.collect(actor)
     assert len(buffer.state_dict()["episodes"]) == 2
+
+
+def test_an_episode_that_cannot_be_gone_on_with_is_cut_where_it_was_left(offline, actor):
+    """Three steps, a resume that ends up elsewhere, four more: two episodes, the first truncated.
+
+    Rewards 1 2 3, halved, gamma 0.5: 0.5 + 0.5 * (1 + 0.5 * 1.5) = 1.375; 1.75; 1.5.
+    """
+
+    class Moody(Counting):
+        """Does not repeat itself: each environment has observations of its own."""
+
+        made = 0
+
+        def __init__(self):
+            Moody.made += 1
+            self.base = 1000.0 * Moody.made
+
+        def reset(self, **options):
+            return super().reset(**options)[0] + self.base, {}
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return obs + self.base, *rest
+
+    one = MixedBuffer(offline, Moody, offline_fraction=0.0)
+    for _ in range(3):
+        one.collect(actor)
+    other = MixedBuffer(offline, Moody, offline_fraction=0.0)
+    other.load_state_dict(deepcopy(one.state_dict()))
+    for _ in range(4):
+        other.collect(actor)
+    cut, whole = other._episodes
+    assert (len(cut), len(whole)) == (3, 4)
+    assert cut.timeouts.tolist() == [False, False, True]
+    assert not cut.terminals.any()
+    assert whole.terminals.tolist() == [False, False, False, True]
+    rows = other._online[:]
+    assert rows["mc_return"][:3].flatten().tolist() == [1.375, 1.75, 1.5]

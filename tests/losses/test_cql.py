@@ -331,6 +331,7 @@ def test_target_entropy_and_fixed_alpha():
     [
         ({"min_q_weight": -1.0}, "min_q_weight"),
         ({"num_random": 0}, "num_random"),
+        ({"num_random": 2.7}, "num_random"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
         ({"lagrange_thresh": -1.0}, "lagrange_thresh"),

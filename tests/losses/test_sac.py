@@ -288,8 +288,20 @@ def test_options_conform(options):
         ({"loss_function": "l3"}, "loss_function"),
         ({"reduction": "max"}, "reduction"),
         ({"num_qvalue_nets": 3}, "num_qvalue_nets"),
+        ({"target_entropy": float("nan")}, "target_entropy"),
     ],
 )
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         SACLoss(tanh_gaussian_actor(BOX), twin_q(BOX), **options)
+
+
+@pytest.mark.parametrize(
+    ("high", "entropy"), [((1.0, 1.0), -2.0), ((2.0, 4.0), -2.0), ((0.1, 0.5), -4.995732)]
+)
+def test_automatic_entropy_can_be_reached(high, entropy):
+    """-|A|; in the last box, whose largest entropy is log(0.2), -2 + log(0.1) + log(0.5)."""
+    spaces = Spaces(obs_shape=(3,), low=tuple(-h for h in high), high=high)
+    loss = SACLoss(tanh_gaussian_actor(spaces), twin_q(spaces))
+    assert loss.target_entropy.item() == pytest.approx(entropy)
+    assert loss.target_entropy < sum(math.log(2 * h) for h in high)

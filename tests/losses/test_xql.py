@@ -147,17 +147,17 @@ def test_huber_is_linear_beyond_twenty():
 def test_vanilla_value_loss_is_iql_to_the_bit():
     batch = continuous_batch()
     iql = IQLLoss(*networks(), expectile=0.8, temperature=2.0)
-    vanilla = XQLLoss(
-        *networks(), vanilla_value_loss=True, expectile=0.8, temperature=2.0, loss_function="l2"
-    )
+    vanilla = XQLLoss(*networks(), vanilla_value_loss=True, expectile=0.8, temperature=2.0)
     a, b = iql(batch.clone()), vanilla(batch.clone())
     for key in iql.out_keys:
         assert torch.equal(a[key], b[key]), key
     extreme = XQLLoss(*networks(), expectile=0.8)(batch.clone())
     assert not torch.equal(extreme["loss_value"], a["loss_value"])
     # the Huber loss changes the critics only
-    default = XQLLoss(*networks(), vanilla_value_loss=True, expectile=0.8)(batch.clone())
-    assert torch.equal(default["loss_value"], a["loss_value"])
+    options = {"vanilla_value_loss": True, "expectile": 0.8, "loss_function": "huber"}
+    huber = XQLLoss(*networks(), **options)(batch.clone())
+    assert torch.equal(huber["loss_value"], a["loss_value"])
+    assert not torch.equal(huber["loss_qvalue"], a["loss_qvalue"])
 
 
 @pytest.mark.parametrize("knob", ["loss_temperature", "max_value_diff_exp", "max_advantage_weight"])
@@ -233,3 +233,5 @@ def test_random_actions_by_hand():
 def test_negative_options_are_refused(knob):
     with pytest.raises(ValueError, match=knob):
         XQLLoss(*networks(), **{knob: -1})
+    with pytest.raises(ValueError, match="sample_random_times must be an integer"):
+        XQLLoss(*networks(), sample_random_times=0.5)

@@ -155,20 +155,23 @@ def online(path):
 
 @every_recipe
 def test_online_phase_resumes_exactly(path, tmp_path):
-    """Also from the middle of an episode; and a finished offline run goes on."""
+    """Also from the middle of an episode, with those before it in the batches (an episode of
+    Pendulum has 200 steps); and a finished offline run goes on as if it had never stopped."""
     if not online(path):
         pytest.skip("no online phase")
-    options = {"steps": 30, "online_steps": 60}
+    options = {"steps": 30, "online_steps": 230}
     assert run_in_process(path, tmp_path / "whole", **options) == 0
-    assert run_in_process(path, tmp_path / "run", kill_at="update:75", **options) == -9
+    assert run_in_process(path, tmp_path / "run", kill_at="update:245", **options) == -9
     assert run_in_process(path, tmp_path / "run", resume=True, **options) == 0
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
-    assert metrics(tmp_path / "run")[-1]["collect/steps"] == 60
+    assert metrics(tmp_path / "run")[-1]["collect/steps"] == 230
+    assert metrics(tmp_path / "run")[-1]["collect/episodes"] == 1
     # a finished offline run goes online in the same directory
     assert run_in_process(path, tmp_path / "later", steps=30) == 0
     assert run_in_process(path, tmp_path / "later", resume=True, **options) == 0
-    assert metrics(tmp_path / "later")[-1]["step"] == 90
+    assert metrics(tmp_path / "later")[-1]["step"] == 260
+    assert weights(tmp_path / "later") == weights(tmp_path / "whole")
 
 
 @every_recipe
