@@ -275,7 +275,7 @@ def test_learns_the_quantiles_of_the_reward():
     [
         ({"num_quantiles": 0}, "num_quantiles must be an integer of at least 1, got 0"),
         ({"num_target_quantiles": -1}, "num_target_quantiles"),
-        ({"num_acting_quantiles": 2.0}, "num_acting_quantiles must be an integer of at least 1, got 2.0"),
+        ({"num_acting_quantiles": 2.0}, "num_acting_quantiles must be an integer"),
         ({"kappa": 0.0}, r"kappa must be in \(0, inf\), got 0.0"),
         ({"kappa": math.nan}, "kappa"),
         ({"gamma": 1.5}, "gamma"),
