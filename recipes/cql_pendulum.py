@@ -62,7 +62,12 @@ class Config(RunConfig):
     max_q_backup: bool = False
     """The target takes the best of several actions instead of one."""
     calibrated: bool = False
-    """Cal-QL: policy actions count at least as much as the data's Monte Carlo return."""
+    """Cal-QL, for going online: policy actions count at least as much as the data's Monte Carlo
+    return (that up to a time limit, where one cuts episodes: too high if rewards are negative)."""
+    entropy_backup: bool = False
+    """The target has SAC's entropy bonus."""
+    target_entropy: float | None = None
+    """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
     bc_steps: int = 0
     """Steps at the start in which the actor clones the data."""
     max_grad_norm: float | None = None
@@ -98,6 +103,8 @@ def main(cfg: Config) -> Policy:
         lagrange_thresh=1.0 if cfg.lagrange is None else cfg.lagrange,
         max_q_backup=cfg.max_q_backup,
         calibrated=cfg.calibrated,
+        deterministic_backup=not cfg.entropy_backup,
+        target_entropy=cfg.target_entropy,
         gamma=cfg.gamma,
     ).to(cfg.device)
     update = Update(

@@ -42,6 +42,8 @@ class Config(RunConfig):
     """Steps of reward before the bootstrap."""
     prioritized: bool = True
     """Replay rows with large errors more often."""
+    exponents: tuple[float, float] = (0.6, 0.4)
+    """Of the priorities, and of the weights that make up for them."""
     lr: float = 1e-3
     """Learning rate; falls linearly to (nearly, as the warm-up counts) 0 over the run."""
     hidden: tuple[int, ...] = (128, 128, 128)
@@ -100,16 +102,16 @@ def main(cfg: Config) -> Policy:
     update = Update(loss, lr=cfg.lr, schedule=schedule, tau=cfg.tau,
                     max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,
-                          prioritized=cfg.prioritized, device=cfg.device)  # fmt: skip
+                          prioritized=cfg.prioritized, alpha=cfg.exponents[0],
+                          beta=cfg.exponents[1], device=cfg.device)  # fmt: skip
     envs = make_env(cfg.env, cfg.num_envs)
     collector = VectorCollector(envs, actor, frames_per_batch=cfg.num_envs,
                                 init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))
-    exploration = linear(cfg.epsilon_steps, cfg.epsilon)
 
     run.track(update=update, buffer=buffer, collector=collector, average=average)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
-        actor.epsilon = exploration(step)
+        actor.epsilon = linear(cfg.epsilon_steps, cfg.epsilon)(step)
         buffer.extend(collector.next())
         for _ in range(cfg.updates if step > cfg.warmup else 0):
             batch = buffer.sample()

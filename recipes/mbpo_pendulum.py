@@ -5,8 +5,8 @@ in it, branched off real states, give many updates for each real step. --model o
 
 The defaults suit Pendulum. The paper's, for --env Hopper-v5 --termination hopper: --steps 125000
 --warmup 5000 --updates 20 --hidden 256 256 --lr 3e-4 --tau 0.005 --model-hidden 200 200 200 200
---model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --rollout-length 1 15 20000 100000
---target-entropy -1.
+--model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --keep 4 --target-entropy -1
+--rollout-length 1 15 20000 100000.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Config(RunConfig):
     """Share of the critics that enters their targets at each update."""
     target_entropy: float | None = None
     """Entropy that the temperature is tuned to; minus the number of actions by default."""
+    max_grad_norm: float | None = None
+    """Clip gradients of actor and critics to this global norm."""
     model: Literal["on", "off"] = "on"
     """Off: plain SAC on real transitions."""
     termination: Literal["none", "learned", "inverted_pendulum", "hopper", "walker", "ant"] = "none"
@@ -93,10 +95,9 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
-    entropy = "auto" if cfg.target_entropy is None else cfg.target_entropy
-    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma, target_entropy=entropy)
-    update = Update(loss.to(cfg.device), lr=cfg.lr, tau=cfg.tau, compile=cfg.compile)
-
+    loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
+                   target_entropy=cfg.target_entropy).to(cfg.device)  # fmt: skip
+    update = Update(loss, cfg.lr, tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)
     healthy = HEALTHY.get(cfg.termination)
     termination = healthy and (lambda s, a, following: ~healthy(following))
     dynamics = ensemble(spaces, cfg.model_hidden, members=cfg.members, elites=cfg.elites,
@@ -106,7 +107,6 @@ def main(cfg: Config) -> Policy:
     fit = DynamicsFit(Update(model_loss, optimizer=optimizer),
                       batch_size=cfg.model_batch_size, patience=cfg.model_patience)  # fmt: skip
     length = length_schedule(*cfg.rollout_length)
-
     real = ReplayBuffer(cfg.buffer_size, cfg.batch_size, device=cfg.device)
     buffer = ModelBuffer(real, batch_size=cfg.batch_size, real_share=cfg.real_share, keep=cfg.keep)
     collector = VectorCollector(make_env(cfg.env), actor, frames_per_batch=1,

@@ -92,7 +92,7 @@ class CQLLoss(SACLoss):
         loss_function: str = "l2",
         alpha_init: float = 1.0,
         fixed_alpha: bool = False,
-        target_entropy: str | float = "auto",
+        target_entropy: str | float | None = "auto",
         action_spec: TensorSpec | None = None,
         temperature: float = 1.0,
         min_q_weight: float = 5.0,

@@ -59,9 +59,9 @@ class SACLoss(LeanLoss):
             or ``"huber"`` (delta 20).
         alpha_init: initial temperature > 0: larger values explore more.
         fixed_alpha: keep it.
-        target_entropy: H, the entropy it is tuned to, ``"auto"`` for minus the action's dimension;
-            less in a box smaller than [-1, 1], by the logarithm of its half widths. Larger values
-            keep the policy more random.
+        target_entropy: H, the entropy it is tuned to; ``"auto"`` or None for minus the action's
+            dimension, less in a box smaller than [-1, 1] by the logarithm of its half widths.
+            Larger values keep the policy more random.
         action_spec: the action box; the actor's own by default.
         gamma: discount; the same as ``make_value_estimator(gamma=...)``.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -112,7 +112,7 @@ class SACLoss(LeanLoss):
         loss_function: str = "l2",
         alpha_init: float = 1.0,
         fixed_alpha: bool = False,
-        target_entropy: str | float = "auto",
+        target_entropy: str | float | None = "auto",
         action_spec: TensorSpec | None = None,
         gamma: float | None = None,
         reduction: str | None = None,
@@ -125,7 +125,7 @@ class SACLoss(LeanLoss):
         self.num_qvalue_nets = num_qvalue_nets
         self.fixed_alpha = fixed_alpha
         low, high = action_box(actor_network, action_spec)
-        if target_entropy == "auto":
+        if target_entropy in (None, "auto"):
             # Entropy is measured in the box's own units: in a small one -|A| may be out of reach.
             entropy = -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
         else:
