@@ -60,9 +60,12 @@ class Blocks:
                 raise ValueError(f"{path} is damaged: {error}") from error
             if _name(part) != name:
                 raise ValueError(f"{path} is damaged: its content does not match its name")
-            if tensor is None:
-                tensor = torch.empty(about["shape"], dtype=part.dtype)
-            tensor[filled : filled + len(part)] = part
+            try:
+                if tensor is None:
+                    tensor = torch.empty(about["shape"], dtype=part.dtype)
+                tensor[filled : filled + len(part)] = part
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(f"{path} is no part of {about['shape']}: {error}") from error
             filled += len(part)
         if tensor is None or filled != len(tensor):
             raise ValueError(f"{self.directory} holds {filled} of {about['shape']} rows")

@@ -263,6 +263,15 @@ def test_block_names_are_no_paths(tmp_path):
         blocks.Blocks(tmp_path).read({"shape": [1], "names": ["../../etc/passwd"]})
 
 
+@pytest.mark.parametrize("shape", [[4, 7], [3, 6], [10**15, 6], []])
+def test_a_shape_that_does_not_fit_the_blocks_is_noticed(tmp_path, shape):
+    kept = blocks.Blocks(tmp_path)
+    about = kept.write(torch.zeros(4, 6))
+    assert kept.read(about).shape == (4, 6)
+    with pytest.raises(ValueError, match=r"is no part of|holds 4 of"):
+        kept.read(about | {"shape": shape})
+
+
 def test_policies_hold_everything_themselves(tmp_path, small_blocks):
     save_tree(tmp_path / "a", "policy", {"w": torch.ones(2000)})
     assert os.listdir(tmp_path) == ["a"]
