@@ -35,14 +35,15 @@ __all__ = [
     "save_tree",
 ]
 
+#: The newest that is read. Files without blocks are written in the first, which all versions read.
 FORMAT = 2
 
 
 def save_tree(path: Path, kind: str, tree: Any) -> None:
     """Write a tree so that ``path`` holds either all of it or what it held before."""
     encoder = _Encoder(_blocks(path) if kind == "checkpoint" else None)
-    about = {"kind": kind, "format": FORMAT, "tree": encoder.encode(tree)}
-    about |= {"checksum": _checksum(encoder.tensors), "blocks": encoder.names}
+    about = {"kind": kind, "tree": encoder.encode(tree), "blocks": encoder.names}
+    about |= {"checksum": _checksum(encoder.tensors), "format": FORMAT if encoder.names else 1}
     header = {"composerl": json.dumps(about)}
     try:
         replace_file(path, lambda file: save_file(encoder.tensors, file, metadata=header))

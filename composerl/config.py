@@ -32,8 +32,8 @@ BOOKKEEPING = (
 #: the loss, network or buffer that it is for.
 AT_LEAST_ONE = (
     "steps", "threads", "log_every", "eval_every", "eval_episodes", "save_every", "patience",
-    "batch_size", "buffer_size", "dataset_size", "demonstrations", "epochs", "epsilon_steps",
-    "fit_every", "judge_updates", "num_envs", "rollout", "rollouts", "subsample", "updates",
+    "batch_size", "buffer_size", "dataset_size", "epochs", "epsilon_steps", "fit_every",
+    "judge_updates", "num_envs", "rollout", "rollouts", "subsample", "updates",
 )  # fmt: skip
 AT_LEAST_ZERO = (
     "warmup", "online_steps", "bc_steps", "lr", "actor_lr", "model_lr", "fraction_lr", "judge_lr",

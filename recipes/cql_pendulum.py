@@ -62,8 +62,8 @@ class Config(RunConfig):
     max_q_backup: bool = False
     """The target takes the best of several actions instead of one."""
     calibrated: bool = False
-    """Cal-QL, for going online: policy actions count at least as much as the data's Monte Carlo
-    return (that up to a time limit, where one cuts episodes: too high if rewards are negative)."""
+    """Cal-QL: policy actions count at least as much as the data's Monte Carlo return (up to a time
+    limit, if one cuts episodes). Online steps do so in any case; this is for the offline ones."""
     entropy_backup: bool = False
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
@@ -87,7 +87,7 @@ def main(cfg: Config) -> Policy:
         cfg.dataset, cfg.env, batch_size=cfg.batch_size,
         size=cfg.dataset_size, seed=cfg.dataset_seed,
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
-        mc_gamma=cfg.gamma if cfg.calibrated else None,
+        mc_gamma=cfg.gamma,
     )  # fmt: skip
     buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
 
@@ -102,7 +102,6 @@ def main(cfg: Config) -> Policy:
         with_lagrange=cfg.lagrange is not None,
         lagrange_thresh=1.0 if cfg.lagrange is None else cfg.lagrange,
         max_q_backup=cfg.max_q_backup,
-        calibrated=cfg.calibrated,
         deterministic_backup=not cfg.entropy_backup,
         target_entropy=cfg.target_entropy,
         gamma=cfg.gamma,
@@ -118,6 +117,7 @@ def main(cfg: Config) -> Policy:
     run.track(update=update, buffer=buffer)
     for step in run.steps(cfg.steps + cfg.online_steps):
         loss.imitate = step <= cfg.bc_steps
+        loss.calibrated = cfg.calibrated or step > cfg.steps
         if step > cfg.steps:
             run.log(buffer.collect(actor))
         run.log(update(buffer.sample()))
