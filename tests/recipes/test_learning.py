@@ -115,6 +115,15 @@ def test_breakout_runs_and_its_model_learns(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_mbpo_balances_a_pole_within_5000_steps(seed, tmp_path):
+    pytest.importorskip("mujoco")
+    options = {"termination": "inverted_pendulum", "steps": 5000, "eval_every": 500}
+    env = "InvertedPendulum-v5"
+    summary = train("mbpo_pendulum", tmp_path / "run", seed=seed, env=env, **options)
+    assert summary["final"]["return"] >= 950
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_gail_imitates_continuous_actions(seed, tmp_path):
     """The settings that the recipe's help gives for Pendulum; the expert has -214."""
     summary = train(
