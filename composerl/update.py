@@ -22,9 +22,17 @@ __all__ = ["Update", "cosine", "global_norm", "linear"]
 Schedule = Callable[[int], float]
 
 
-def cosine(updates: int, after: float = 0.0) -> Schedule:
-    """Half a cosine from 1 to 0 over so many updates, then ``after``."""
-    return lambda n: after if n >= updates else 0.5 * (1 + math.cos(math.pi * (n / updates)))
+def cosine(*updates: int) -> Schedule:
+    """Half a cosine from 1 to 0 over so many updates; several phases begin at 1 again."""
+
+    def factor(n: int) -> float:
+        for phase in updates:
+            if n < phase:
+                return 0.5 * (1 + math.cos(math.pi * (n / phase)))
+            n -= phase
+        return 0.0
+
+    return factor
 
 
 def linear(updates: int, final: float = 0.0) -> Schedule:

@@ -43,7 +43,7 @@ class Config(RunConfig):
     batch_size: int = 256
     """Transitions in a batch."""
     lr: float = 1e-3
-    """Learning rate; the actor's decays to 0 over the offline steps, by a cosine."""
+    """Learning rate; the actor's falls to 0 by a cosine, offline and once more online."""
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers."""
     gamma: float = 0.99
@@ -108,7 +108,7 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr=cfg.lr,
-        schedule={"actor_network": cosine(cfg.steps, after=1.0)},
+        schedule={"actor_network": cosine(cfg.steps, cfg.online_steps)},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,

@@ -136,7 +136,8 @@ def test_rates_and_schedules_by_network():
     critic = [m["lr_qvalue_network"].item() / 1e-3 for m in seen]
     assert critic == pytest.approx([1, 0.875, 0.75, 0.625, 0.5, 0.5])
     assert [m["lr"].item() for m in seen] == pytest.approx([1e-3] * 6)
-    assert [cosine(4, after=1.0)(n) for n in (0, 4, 9)] == [1, 1, 1]
+    two = [cosine(4, 2)(n) for n in (0, 2, 4, 5, 6, 9)]
+    assert two == pytest.approx([1, 0.5, 1, 0.5, 0, 0])
 
 
 def test_schedule_at_zero_freezes_only_its_network():
