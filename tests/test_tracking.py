@@ -380,7 +380,10 @@ def test_wandb_offline(tmp_path, monkeypatch, capfd, wandb):
     tracker.summary({"best/return": 7.5})
     tracker.artifact(policy, "policy", "model", aliases=["best"])
     (policy / "policy.json").write_text("second")
-    tracker.artifact(single, "single", "notes")
+    beside = single.parent / "blocks" / "one.txt"
+    beside.parent.mkdir()
+    beside.write_text("a block")
+    tracker.artifact(single, "single", "notes", beside=[beside])
     tracker.close(exit_code=3)
 
     assert capfd.readouterr() == ("", "")
@@ -412,7 +415,7 @@ def test_wandb_offline(tmp_path, monkeypatch, capfd, wandb):
     (copy,) = first["files"].values()
     assert Path(copy).read_text() == "first"
     assert run in Path(copy).parents
-    assert list(second["files"]) == ["single.txt"]
+    assert list(second["files"]) == ["blocks/one.txt", "single.txt"]
 
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     written += [path for path in Path(os.environ["HOME"]).rglob("*") if path.is_file()]
