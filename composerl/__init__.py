@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-__all__ = ["Policy", "Run", "RunConfig", "Update", "load", "recipes", "train"]
+from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.catalog import recipes, train
@@ -19,22 +17,6 @@ if TYPE_CHECKING:
     from composerl.run import Run
     from composerl.update import Update
 
-_HOME = {
-    "Policy": "composerl.policy",
-    "Run": "composerl.run",
-    "RunConfig": "composerl.config",
-    "Update": "composerl.update",
-    "load": "composerl.policy",
-    "recipes": "composerl.catalog",
-    "train": "composerl.catalog",
-}
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'composerl' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__version__ = "0.1.0"

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor, nn
-from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.checkpoint import checkpoints, kind_of, load_tree, save_tree
-from composerl.evaluation import Evaluation, Evaluator, State
+from composerl.bookkeeping.checkpoint import checkpoints, kind_of, load_tree, save_tree
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy
+from composerl.bookkeeping.export import export_policy
+from composerl.envs.spaces import Spaces
 from composerl.modules import build
-from composerl.spaces import Spaces
 
-__all__ = ["Policy", "load"]
+__all__ = ["Policy", "holds_policy", "load"]
 
 
 class Policy:
@@ -154,8 +153,6 @@ class Policy:
         size, output ``action`` as :meth:`predict` gives it. It is compared with ``predict``, to
         1e-5, before it is written. ``onnx`` needs the extra ``export``.
         """
-        from composerl.export import export_policy
-
         return export_policy(self, Path(path), format)
 
     def to_tree(self) -> dict[str, Any]:
@@ -194,15 +191,6 @@ class Policy:
             array = np.array(array, dtype=self.spaces.obs_dtype)  # any stride, order or width
         obs = torch.as_tensor(array).to(dtype=dtype)
         return (obs.unsqueeze(0) if single else obs), single
-
-
-def greedy(actor: nn.Module, observation: Tensor) -> Tensor:
-    """The actor's deterministic action for a batch of observations."""
-    if hasattr(actor, "greedy"):
-        return actor.greedy(observation)
-    data = TensorDict({"observation": observation}, [observation.shape[0]])
-    with set_exploration_type(ExplorationType.DETERMINISTIC):
-        return actor(data).get("action")
 
 
 def load(
@@ -245,6 +233,13 @@ def load(
             f"{file} does not fit the network: {' '.join(str(error).split())}"
         ) from error
     return Policy(actor.eval(), env or _safe_env(tree["env"]), Spaces(**tree["spaces"]))
+
+
+def holds_policy(path: str | Path) -> bool:
+    """Whether :func:`load` would look for a policy there: a policy file or a run directory."""
+    path = Path(path).expanduser()
+    run = (path / "policy.safetensors").is_file() or (path / "checkpoints").is_dir()
+    return path.suffix == ".safetensors" or run
 
 
 def _safe_env(env: str | None) -> str | None:

@@ -14,8 +14,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from composerl import rundir
-from composerl.checkpoint import (
+from composerl.bookkeeping import rundir
+from composerl.bookkeeping.checkpoint import (
     block_files,
     checkpoint_path,
     checkpoints,
@@ -23,16 +23,17 @@ from composerl.checkpoint import (
     rotate,
     save_tree,
 )
+from composerl.bookkeeping.console import ProgressBar, say, show_log, summary_table
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator
+from composerl.bookkeeping.film import check_gif, film_episode
+from composerl.bookkeeping.images import write_png
+from composerl.bookkeeping.interrupt import Interrupt
+from composerl.bookkeeping.machine import Clock, prepare, restore_rng, rng_state
+from composerl.bookkeeping.score import EPISODE_COLUMNS, Score, describe
+from composerl.bookkeeping.tracking import Tracker, require_tensorboard, wandb_mode
 from composerl.config import RunConfig, config_to_dict
-from composerl.console import ProgressBar, say, summary_table
-from composerl.evaluation import Evaluation, Evaluator
-from composerl.interrupt import Interrupt
-from composerl.machine import Clock, prepare, restore_rng, rng_state
-from composerl.pictures import write_png
+from composerl.envs.spaces import Spaces
 from composerl.policy import Policy
-from composerl.score import EPISODE_COLUMNS, Score, describe
-from composerl.spaces import Spaces
-from composerl.tracking import Tracker, require_tensorboard, wandb_mode
 
 __all__ = ["Run", "RunConfig"]
 
@@ -68,12 +69,11 @@ class Run:
             raise ValueError(f"the name of a run is letters, digits, '.', '-', got {self.name!r}")
         self.directory = rundir.choose(config, self.name)
         rundir.check(self.directory, self.name, config)
+        show_log()
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
         if config.video:
-            from composerl.media import check_gif
-
             check_gif(Path("episode.gif"))
         self._spaces = Spaces.of(config.env)
         prepare(config.seed, config.device, config.threads)
@@ -197,8 +197,6 @@ class Run:
             self._end_step(save=True)
         policy = self._policy()
         if self.config.video:
-            from composerl.media import film_episode
-
             (self.directory / "images").mkdir(exist_ok=True)
             film = self.directory / "images" / f"episode-{self.step:08d}.gif"
             self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))

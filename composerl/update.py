@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
-from composerl.adam import FusedAdam
-from composerl.graph import GraphStep, clip_factor, total
+from composerl.optim.adam import FusedAdam
+from composerl.optim.graph import GraphStep, clip_factor, total
 
 __all__ = ["Update", "cosine", "global_norm", "linear"]
 

@@ -77,9 +77,9 @@ class Config(RunConfig):
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import MixedBuffer, load_dataset
+    from composerl.envs.spaces import Spaces
     from composerl.losses import CQLLoss
     from composerl.modules import tanh_gaussian_actor, twin_q
-    from composerl.spaces import Spaces
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("CQL")

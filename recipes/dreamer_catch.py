@@ -67,13 +67,13 @@ class Config(RunConfig):
 
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
-    from composerl.console import say
+    from composerl.analysis.pictures import open_loop
+    from composerl.bookkeeping.console import say
     from composerl.data import RecordCollector, SequenceReplay
     from composerl.envs import make_env
+    from composerl.envs.spaces import Spaces
     from composerl.losses import DreamerLoss
     from composerl.modules import dreamer_actor, dreamer_critic
-    from composerl.pictures import open_loop
-    from composerl.spaces import Spaces
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_discrete("Dreamer")

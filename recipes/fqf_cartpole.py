@@ -81,12 +81,12 @@ def main(cfg: Config) -> Policy:
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     from composerl import Run, Update
-    from composerl.adam import FusedAdam
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
+    from composerl.envs.spaces import Spaces
     from composerl.losses import FQFLoss
     from composerl.modules import fqf_network
-    from composerl.spaces import Spaces
+    from composerl.optim.adam import FusedAdam
     from composerl.update import linear
 
     run = Run(cfg)

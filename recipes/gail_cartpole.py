@@ -73,17 +73,19 @@ def main(cfg: Config) -> Policy:
     import torch
     from torchrl.objectives.value import GAE
 
-    from composerl import Policy, Run, Update
+    from composerl import Policy, Run, Update, load
     from composerl.data import VectorCollector, load_experts
     from composerl.envs import make_env
+    from composerl.envs.spaces import Spaces
     from composerl.losses import BCLoss, ClipPPOLoss, GAILLoss, GAILReward
     from composerl.modules import categorical_actor, discriminator, tanh_gaussian_actor, value
-    from composerl.spaces import Spaces
+    from composerl.policy import holds_policy
     from composerl.update import linear
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env)
-    experts = load_experts(cfg.expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
+    expert = load(cfg.expert) if holds_policy(cfg.expert) else cfg.expert
+    experts = load_experts(expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
                            subsample=cfg.subsample, batch_size=cfg.batch_size)  # fmt: skip
     make_actor = categorical_actor if spaces.discrete else tanh_gaussian_actor
     actor = make_actor(spaces, cfg.hidden, activation="tanh", init="orthogonal")

@@ -80,9 +80,9 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
+    from composerl.envs.spaces import Spaces
     from composerl.losses import IQNLoss
     from composerl.modules import iqn_network
-    from composerl.spaces import Spaces
     from composerl.update import linear
 
     run = Run(cfg)

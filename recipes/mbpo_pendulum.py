@@ -83,14 +83,14 @@ class Config(RunConfig):
 
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
-    from composerl.adam import FusedAdam
     from composerl.data import ModelBuffer, ReplayBuffer, VectorCollector
+    from composerl.optim.adam import FusedAdam
     from composerl.data import branched_rollouts, length_schedule  # isort: skip
     from composerl.envs import make_env
-    from composerl.fit import DynamicsFit
+    from composerl.envs.spaces import Spaces
     from composerl.losses import DynamicsLoss, SACLoss
     from composerl.modules import ensemble, tanh_gaussian_actor, twin_q
-    from composerl.spaces import Spaces
+    from composerl.optim.fit import DynamicsFit
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("MBPO")

@@ -75,9 +75,9 @@ class Config(RunConfig):
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import MixedBuffer, load_dataset
+    from composerl.envs.spaces import Spaces
     from composerl.losses import XQLLoss
     from composerl.modules import gaussian_actor, twin_q, value
-    from composerl.spaces import Spaces
     from composerl.update import cosine
 
     run = Run(cfg)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from composerl.catch import BALL, CATCH, PADDLE, SIDE, SPEEDS, STEPS, STRIDE, Catch
+from composerl.bookkeeping.evaluation import Evaluator
 from composerl.envs import make_env
-from composerl.evaluation import Evaluator
-from composerl.spaces import Spaces, open_gym
+from composerl.envs.catch import BALL, CATCH, PADDLE, SIDE, SPEEDS, STEPS, STRIDE, Catch
+from composerl.envs.spaces import Spaces, open_gym
 
 STARTS = [(x, speed) for x in range(SIDE - BALL + 1) for speed in SPEEDS]
 

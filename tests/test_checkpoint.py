@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from composerl import blocks, checkpoint
-from composerl.checkpoint import load_tree, save_tree
-from composerl.machine import restore_rng, rng_state
+from composerl.bookkeeping import blocks, checkpoint
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.machine import restore_rng, rng_state
 
 
 def test_round_trip_is_exact(tmp_path):

@@ -8,12 +8,12 @@ import torch
 
 import composerl
 from composerl import Policy
-from composerl.catch import CATCH
 from composerl.data import RecordCollector, SequenceReplay
 from composerl.envs import make_env
+from composerl.envs.catch import CATCH
+from composerl.envs.spaces import Spaces, open_gym
 from composerl.losses import DreamerLoss
 from composerl.modules import dreamer_actor, dreamer_critic
-from composerl.spaces import Spaces, open_gym
 
 
 @pytest.fixture

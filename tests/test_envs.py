@@ -9,9 +9,9 @@ import torch
 from torchrl.envs import EnvBase, GymEnv, SerialEnv
 from torchrl.envs.utils import check_env_specs
 
+from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator
 from composerl.envs import make_env
-from composerl.evaluation import MAX_ENVS, Evaluator
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 
 class Wide(gym.Env):

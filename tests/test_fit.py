@@ -8,12 +8,12 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from composerl.adam import FusedAdam
-from composerl.checkpoint import load_tree, save_tree
-from composerl.fit import DynamicsFit
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.envs.spaces import Spaces
 from composerl.losses import DynamicsLoss, IQLLoss, gaussian_nll
 from composerl.modules import ensemble, gaussian_actor, twin_q, value
-from composerl.spaces import Spaces
+from composerl.optim.adam import FusedAdam
+from composerl.optim.fit import DynamicsFit
 from composerl.update import Update
 
 SPACES = Spaces(obs_shape=(2,), low=(-1.0,), high=(1.0,))

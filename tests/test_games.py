@@ -11,8 +11,8 @@ import torch
 
 from composerl.data import RecordCollector
 from composerl.envs import make_env
-from composerl.games import _split
-from composerl.spaces import Spaces, open_gym
+from composerl.envs.games import _split
+from composerl.envs.spaces import Spaces, open_gym
 
 DREAMER = "ALE/Breakout-v5,size=64,stack=1"
 

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from composerl import memory
+from composerl.bookkeeping import memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")

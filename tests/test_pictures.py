@@ -13,8 +13,8 @@ from test_run import Config, actor
 from wandb_reader import read_wandb
 
 from composerl import Run
+from composerl.analysis.pictures import open_loop, write_png
 from composerl.modules import world_model
-from composerl.pictures import open_loop, write_png
 
 
 def read_png(path):

@@ -14,9 +14,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 import composerl
+from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor, tanh_gaussian_actor
 from composerl.policy import Policy
-from composerl.spaces import Spaces
 
 PENDULUM = Spaces.of("Pendulum-v1")
 OBS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -165,7 +165,7 @@ def test_missing_and_foreign_paths(tmp_path):
 
 def test_a_policy_file_cannot_name_code(policy, tmp_path):
     """The description picks from a closed list of networks; anything else is refused."""
-    from composerl.checkpoint import save_tree
+    from composerl.bookkeeping.checkpoint import save_tree
 
     for factory in ("os.system", "build", "__import__", None, ["gaussian_actor"]):
         tree = policy.to_tree()
@@ -176,7 +176,7 @@ def test_a_policy_file_cannot_name_code(policy, tmp_path):
 
 
 def test_unfinished_run_gives_the_newest_checkpoint_s_policy(policy, tmp_path):
-    from composerl.checkpoint import save_tree
+    from composerl.bookkeeping.checkpoint import save_tree
 
     os.makedirs(tmp_path / "checkpoints")
     for step in (10, 2):
@@ -199,7 +199,7 @@ def test_ordinary_arrays_of_any_layout(policy):
 
 
 def test_a_policy_file_cannot_cause_an_import(policy, tmp_path, monkeypatch):
-    from composerl.checkpoint import save_tree
+    from composerl.bookkeeping.checkpoint import save_tree
 
     (tmp_path / "evil_mod.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -219,7 +219,7 @@ def test_a_policy_of_a_factory_asks_for_it(policy, tmp_path):
 
 
 def test_a_checkpoint_is_known_by_its_content(policy, tmp_path):
-    from composerl.checkpoint import save_tree
+    from composerl.bookkeeping.checkpoint import save_tree
 
     save_tree(tmp_path / "copy", "checkpoint", {"policy": policy.to_tree()})
     np.testing.assert_array_equal(

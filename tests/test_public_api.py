@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 
 import pytest
 
 import composerl
 
-PACKAGES = ["composerl", "composerl.losses", "composerl.modules", "composerl.data"]
-MODULES = [m.name for m in pkgutil.walk_packages(composerl.__path__, "composerl.")]
+ROOT = Path(composerl.__file__).parent
+FOUND = list(pkgutil.walk_packages(composerl.__path__, "composerl."))
+MODULES = [m.name for m in FOUND]
+PACKAGES = ["composerl", *(m.name for m in FOUND if m.ispkg)]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_public_names_exist_and_are_documented(name):
     module = importlib.import_module(name)
     assert sorted(module.__all__) == sorted(set(module.__all__))
+    # Importing a submodule would put it in the place of the lazy name.
+    assert not {m.name for m in pkgutil.iter_modules(module.__path__)} & {*module.__all__}
     for public in module.__all__:
         thing = getattr(module, public)
         if inspect.isclass(thing) or inspect.isfunction(thing):
@@ -44,23 +50,74 @@ def test_promised_names():
         composerl.nothing  # noqa: B018
 
 
-def test_imports_go_one_way():
-    """losses and modules stand alone: neither knows runs, configs or each other."""
-    import ast
-    from pathlib import Path
+#: Which rooms (and files of the root) a room may import: each looks down, none up or sideways.
+BELOW = {
+    "_lazy": set(),
+    "errors": set(),
+    "config": {"errors"},
+    "envs": set(),
+    "spaces": {"envs"},
+    "losses": set(),
+    "modules": {"envs"},
+    "optim": {"losses"},
+    "update": {"optim"},
+    "data": {"envs"},
+    "bookkeeping": {"config", "data", "envs", "modules", "optim"},
+    "policy": {"bookkeeping", "envs", "modules"},
+    "run": {"bookkeeping", "config", "envs", "policy"},
+    "catalog": {"config", "policy"},
+    "analysis": {"bookkeeping", "modules", "policy", "run"},
+    "testing": {"losses"},
+    "cli": {"analysis", "bookkeeping", "catalog", "config", "data", "envs", "errors", "policy"},
+}
 
-    root = Path(composerl.__file__).parent
-    allowed = {
-        "losses": {"composerl.losses"},
-        "modules": {"composerl.modules", "composerl.spaces"},
-        # experts may be trained policies, which know networks but no run; online data need an env
-        "data": {f"composerl.{name}" for name in ("data", "spaces", "console", "policy", "envs")},
-    }
-    for package, names in allowed.items():
-        for path in (root / package).glob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("composerl"):
-                    assert any(node.module.startswith(name) for name in names), (path, node.module)
+
+def imports_of(path):
+    """(module, whether at the top of the file) of each import of ours."""
+    tree = ast.parse(path.read_text())
+    top = [*tree.body, *(n for block in tree.body if isinstance(block, ast.If) for n in block.body)]
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "composerl":
+                names = [f"composerl.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.startswith("composerl."):
+                yield name, node in top
+
+
+def room(name):
+    return name.split(".")[1]
+
+
+def test_imports_go_one_way():
+    """Lazy imports and those for type checkers count too: none may dodge a cycle."""
+    for path in ROOT.glob("**/*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts == ("__init__",) or parts == ("__main__",):
+            continue
+        mine = parts[0]
+        for name, _ in imports_of(path):
+            where = room(name)
+            assert where in BELOW[mine] | {mine, "_lazy"} or where == "__version__", (
+                f"{path.relative_to(ROOT)} imports {name}: {mine} may only import {BELOW[mine]}"
+            )
+
+
+def test_only_commands_import_late():
+    """A late import saves a command the time of torch; elsewhere it would hide a cycle."""
+    for path in ROOT.glob("**/*.py"):
+        if path.parent.name == "cli" or path.name == "__init__.py":
+            continue
+        late = [name for name, top in imports_of(path) if not top]
+        assert not late, f"{path.relative_to(ROOT)} imports {late} inside a function"
+
+
+def test_the_root_is_an_entrance_hall():
+    assert len(list(ROOT.glob("*.py"))) <= 11
 
 
 @pytest.mark.parametrize(

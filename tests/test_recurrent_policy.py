@@ -11,11 +11,11 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 import composerl
-from composerl.catch import CATCH
-from composerl.evaluation import MAX_ENVS, Evaluator, record_episode
+from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator, film_frames
+from composerl.envs.catch import CATCH
+from composerl.envs.spaces import Spaces
 from composerl.modules import iqn_network
 from composerl.policy import Policy
-from composerl.spaces import Spaces
 
 SPACES = Spaces.of(Diary)
 
@@ -170,7 +170,7 @@ def test_the_evaluator_resets_rows_and_drops_those_that_are_over():
 def test_frames_of_an_episode_rendered(policy):
     torch.manual_seed(0)
     catcher = Policy(Toy(size=32), CATCH)
-    film = record_episode(catcher, seed=2)
+    film = film_frames(catcher, seed=2)
     assert film.shape == (14, 256, 256, 3)
     assert film.dtype == np.uint8
     env = gym.make(CATCH)
@@ -182,7 +182,7 @@ def test_frames_of_an_episode_rendered(policy):
 
 
 def test_frames_of_an_episode_from_observations(policy):
-    film = record_episode(policy, seed=0)
+    film = film_frames(policy, seed=0)
     (length,) = policy.evaluate(1, seed=0).lengths
     assert film.shape == (length + 1, 4, 4, 3)
     assert film[:, 0, 0, 0].tolist() == list(range(length + 1))
@@ -193,7 +193,7 @@ def test_frames_of_an_episode_from_observations(policy):
         def show(self):
             return super().show() * np.array([1, 2, 3], np.uint8)[:, None, None]
 
-    film = record_episode(Policy(Toy(), Coloured), seed=0)
+    film = film_frames(Policy(Toy(), Coloured), seed=0)
     assert film[1, 0, 0].tolist() == [1, 2, 3]
 
 
@@ -204,6 +204,6 @@ def test_what_gives_no_frames_says_so(policy):
 
     actor = TensorDictModule(nn.Linear(2, 2), ["observation"], ["action"])
     with pytest.raises(ValueError, match=r"gives no frames.*but \(2,\)"):
-        record_episode(Policy(actor, Blind))
+        film_frames(Policy(actor, Blind))
     with pytest.raises(ValueError, match="does not know its environment"):
-        record_episode(Policy(policy.actor, None, SPACES))
+        film_frames(Policy(policy.actor, None, SPACES))

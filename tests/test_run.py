@@ -19,9 +19,9 @@ from wandb_reader import read_wandb
 
 import composerl
 from composerl import Run, RunConfig
+from composerl.bookkeeping.tracking import read_metrics
+from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
-from composerl.spaces import Spaces
-from composerl.tracking import read_metrics
 
 RECIPE = next(path for path in RECIPES if path.stem == "iql_pendulum")
 

@@ -90,7 +90,7 @@ def test_poisoned_datasets(kind, name, tmp_path):
 
 def test_names_cannot_leave_the_run_directory(run):
     """The only name that comes from a file is the W&B id, and it is checked."""
-    from composerl.tracking import Tracker
+    from composerl.bookkeeping.tracking import Tracker
 
     with pytest.raises(ValueError, match="run id"):
         Tracker(run, config={}, run_id="../../escape")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from wandb_reader import read_wandb
 
-from composerl import tracking, wandb_run
-from composerl.tracking import MetricsFile, Tracker, read_metrics, scrub, wandb_mode
+from composerl.bookkeeping import tracking, wandb_run
+from composerl.bookkeeping.tracking import MetricsFile, Tracker, read_metrics, scrub, wandb_mode
 
 
 @pytest.fixture(autouse=True)
@@ -319,7 +319,7 @@ def test_urls_lose_their_credentials(text, clean):
 
 def test_import_is_light():
     code = (
-        "import sys, composerl.tracking as t, tempfile\n"
+        "import sys, composerl.bookkeeping.tracking as t, tempfile\n"
         "tracker = t.Tracker(tempfile.mkdtemp(), config={})\n"
         "tracker.log({'step': 1}); tracker.artifact('absent', 'a', 'b'); tracker.close()\n"
         "print([m for m in ('wandb', 'torch', 'tensorboard', 'numpy') if m in sys.modules])"
@@ -484,7 +484,7 @@ def test_an_unreachable_server_means_offline(tmp_path, monkeypatch, capfd, wandb
 
 def test_offline_means_no_connection_not_even_at_exit(tmp_path):
     code = (
-        "import sys; from composerl.tracking import Tracker\n"
+        "import sys; from composerl.bookkeeping.tracking import Tracker\n"
         "tracker = Tracker(sys.argv[1], config={}, mode='offline')\n"
         "tracker.log({'step': 1}); print('shown'); tracker.close()"
     )
@@ -509,7 +509,7 @@ def test_offline_means_no_connection_not_even_at_exit(tmp_path):
 def test_a_killed_run_keeps_what_it_logged(tmp_path):
     """W&B's file must fill while the run goes on, long before its default of 15 seconds."""
     code = (
-        "import sys; from composerl.tracking import Tracker\n"
+        "import sys; from composerl.bookkeeping.tracking import Tracker\n"
         "tracker = Tracker(sys.argv[1], config={}, mode='offline')\n"
         "tracker.log({'step': 1}); print('logged', flush=True); sys.stdin.read()"
     )

@@ -10,8 +10,8 @@ import torch
 from losses.examples import continuous_batch, iql
 from torchrl.objectives import SACLoss, SoftUpdate
 
+from composerl.envs.spaces import Spaces
 from composerl.modules import tanh_gaussian_actor, twin_q
-from composerl.spaces import Spaces
 from composerl.update import Update, cosine, linear
 
 BATCHES = [continuous_batch() + 0.1 * i for i in range(12)]
@@ -71,7 +71,7 @@ def test_default_has_one_fused_adam_and_moves_targets():
 
 
 def test_fused_adam_is_torch_s_own_to_the_bit():
-    from composerl.adam import FusedAdam
+    from composerl.optim.adam import FusedAdam
 
     torch.manual_seed(0)
     start = [torch.randn(5, 3), torch.randn(7), torch.randn(2, 2)]
@@ -312,7 +312,7 @@ def test_rates_of_own_optimizers_are_left_alone():
 
 
 def test_fused_adam_refuses_what_it_does_not_do():
-    from composerl.adam import FusedAdam
+    from composerl.optim.adam import FusedAdam
 
     for option in ("amsgrad", "maximize"):
         with pytest.raises(ValueError, match="amsgrad"):

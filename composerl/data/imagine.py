@@ -13,7 +13,7 @@ from torchrl.data import Bounded, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, ModelBasedEnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 __all__ = ["ModelEnv", "Termination", "branched_rollouts", "length_schedule"]
 
@@ -105,7 +105,7 @@ class ModelEnv(ModelBasedEnvBase):
 
     Args:
         dynamics: see :func:`branched_rollouts`.
-        env: environment or :class:`~composerl.spaces.Spaces` that the model is of.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` that the model is of.
         start: observations to start from, ``(rows, obs)``, one of which is drawn at each reset; or
             a function that draws as many as it is asked for, ``number -> (number, obs)``.
         termination: see :func:`branched_rollouts`.

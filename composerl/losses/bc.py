@@ -34,7 +34,7 @@ class BCLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import BCLoss
         >>> from composerl.modules import categorical_actor
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> loss = BCLoss(categorical_actor(Spaces(obs_shape=(4,), num_actions=2)))
         >>> batch = {"observation": torch.randn(8, 4), "action": torch.randint(2, (8,))}

@@ -66,7 +66,7 @@ class DreamerLoss(WorldModelLoss):
         >>> import torch
         >>> from composerl.losses import DreamerLoss
         >>> from composerl.modules import dreamer_actor, dreamer_critic
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(1, 16, 16), num_actions=3)
         >>> actor = dreamer_actor(spaces, "debug")

@@ -61,7 +61,7 @@ class DynamicsLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import DynamicsLoss
         >>> from composerl.modules import ensemble
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
         >>> loss = DynamicsLoss(ensemble(spaces))

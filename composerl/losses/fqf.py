@@ -67,7 +67,7 @@ class FQFLoss(QuantileLoss):
         >>> import torch
         >>> from composerl.losses import FQFLoss
         >>> from composerl.modules import fqf_network
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> actor = fqf_network(Spaces(obs_shape=(4,), num_actions=2), (16, 16), num_quantiles=8)
         >>> loss = FQFLoss(actor.value_network, actor.fraction_network)

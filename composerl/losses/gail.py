@@ -68,7 +68,7 @@ class GAILLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import GAILLoss
         >>> from composerl.modules import discriminator
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(4,), num_actions=2)
         >>> loss = GAILLoss(discriminator(spaces), num_actions=2)

@@ -71,7 +71,7 @@ class IQLLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import IQLLoss
         >>> from composerl.modules import gaussian_actor, twin_q, value
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
         >>> loss = IQLLoss(gaussian_actor(spaces), twin_q(spaces), value(spaces))

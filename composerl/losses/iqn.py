@@ -60,7 +60,7 @@ class IQNLoss(QuantileLoss):
         >>> import torch
         >>> from composerl.losses import IQNLoss
         >>> from composerl.modules import iqn_network
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> actor = iqn_network(Spaces(obs_shape=(4,), num_actions=2), (16, 16))
         >>> loss = IQNLoss(actor.value_network, num_quantiles=8, num_target_quantiles=8)

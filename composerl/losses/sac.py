@@ -77,7 +77,7 @@ class SACLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import SACLoss
         >>> from composerl.modules import tanh_gaussian_actor, twin_q
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
         >>> loss = SACLoss(tanh_gaussian_actor(spaces), twin_q(spaces))

@@ -81,7 +81,7 @@ class WorldModelLoss(LeanLoss):
         >>> import torch
         >>> from composerl.losses import WorldModelLoss
         >>> from composerl.modules import world_model
-        >>> from composerl.spaces import Spaces
+        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(1, 16, 16), num_actions=3)
         >>> loss = WorldModelLoss(world_model(spaces, "debug"))

@@ -17,8 +17,8 @@ from torchrl.data import Bounded
 from torchrl.envs import EnvBase
 from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.mlp import MLP, Normalize, ObsStats
-from composerl.spaces import Spaces
 
 __all__ = ["Actor", "gaussian_actor", "tanh_gaussian_actor"]
 
@@ -114,7 +114,7 @@ def gaussian_actor(
     which evaluation uses, cannot.
 
     Args:
-        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         hidden: widths of the hidden layers.
         activation: see :class:`~composerl.modules.MLP`.
         layer_norm: see :class:`~composerl.modules.MLP`.

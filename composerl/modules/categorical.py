@@ -11,9 +11,9 @@ from torch.distributions import Categorical as CategoricalDistribution
 from torchrl.data import Categorical
 from torchrl.envs import EnvBase
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.actors import Actor
 from composerl.modules.mlp import MLP, Normalize, ObsStats
-from composerl.spaces import Spaces
 
 __all__ = ["categorical_actor"]
 

@@ -9,8 +9,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.mlp import MLP, Normalize, ObsStats
-from composerl.spaces import Spaces
 
 __all__ = ["twin_q", "value"]
 

@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 __all__ = ["Ensemble", "ensemble"]
 
@@ -169,7 +169,7 @@ def ensemble(
     (``.module``) with :class:`~composerl.losses.DynamicsLoss`; SiLU between the layers.
 
     Args:
-        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         hidden: widths of the hidden layers of each member.
         members: how many models.
         elites: how many of them are used; the first ones until they are chosen.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.mlp import MLP
 from composerl.modules.trunks import Trunk
-from composerl.spaces import Spaces
 
 __all__ = ["FractionProposal", "QuantileNetwork", "check_count"]
 

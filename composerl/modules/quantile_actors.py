@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.quantile import FractionProposal, QuantileNetwork, check_count
-from composerl.spaces import Spaces
 
 __all__ = ["QuantileActor", "fqf_network", "iqn_network"]
 
@@ -159,7 +159,7 @@ def iqn_network(
     midpoints when not.
 
     Args:
-        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         hidden: widths of the trunk, then those of the head.
         head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.
@@ -190,7 +190,7 @@ def fqf_network(
     """The policy of FQF, its ``value_network`` and ``fraction_network``; train both.
 
     Args:
-        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         hidden: widths of the trunk, then those of the head.
         head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
         embedding_dim: number of cosines that describe a fraction.

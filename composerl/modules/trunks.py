@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 __all__ = ["Trunk"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from composerl.envs.spaces import Spaces
 from composerl.modules.world_parts import Head, ImageDecoder, ImageEncoder, draw, mix_uniform, silu
-from composerl.spaces import Spaces
 
 __all__ = ["SIZES", "Latent", "Observed", "WorldModel", "world_model", "world_size"]
 
@@ -215,7 +215,7 @@ def world_model(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") 
     """A world model of images (channels, height, width) and discrete actions.
 
     Args:
-        env: environment or :class:`~composerl.spaces.Spaces` to read the sizes from.
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         size: a name of :data:`SIZES`, or numbers under the same keys.
     """
     spaces = Spaces.of(env).require_discrete("world_model")

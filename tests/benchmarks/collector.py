@@ -23,8 +23,8 @@ from torchrl.collectors import Collector
 
 from composerl.data import VectorCollector
 from composerl.envs import make_env
+from composerl.envs.spaces import Spaces
 from composerl.modules import MLP
-from composerl.spaces import Spaces
 
 
 class Acting(nn.Module):

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch.profiler import ProfilerActivity, profile
 from torchrl.objectives import LossModule, SoftUpdate
 
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 SPACES = Spaces(obs_shape=(17,), low=(-1.0,) * 6, high=(1.0,) * 6)
 Step = Callable[[], object]

@@ -16,10 +16,10 @@ import torch
 from tensordict import TensorDict
 
 from composerl import Update
+from composerl.bookkeeping.memory import keep_freed_memory
+from composerl.envs.spaces import Spaces
 from composerl.losses import DreamerLoss
-from composerl.memory import keep_freed_memory
 from composerl.modules import dreamer_actor, dreamer_critic
-from composerl.spaces import Spaces
 
 
 def records(batch: int, time: int, shape: tuple[int, ...], num_actions: int) -> TensorDict:

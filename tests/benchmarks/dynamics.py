@@ -21,11 +21,11 @@ from common import Step, compare
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from composerl.adam import FusedAdam
 from composerl.data import branched_rollouts
+from composerl.envs.spaces import Spaces
 from composerl.losses import DynamicsLoss
 from composerl.modules import ensemble, tanh_gaussian_actor
-from composerl.spaces import Spaces
+from composerl.optim.adam import FusedAdam
 from composerl.update import Update
 
 MEMBERS, ROWS, WIDTH = 7, 256, 200

@@ -92,9 +92,9 @@ def main() -> None:
     args = parser.parse_args()
 
     sys.path.insert(0, str(ROOT))
-    from composerl.data.behaviours import cartpole
-    from composerl.data.checks import KEYS
-    from composerl.data.generate import play_episodes
+    from composerl.data.offline.behaviours import cartpole
+    from composerl.data.offline.checks import KEYS
+    from composerl.data.offline.generation import play_episodes
 
     data = play_episodes("CartPole-v1", cartpole, 10, 0, "scripted")
     ours: list[float] = []

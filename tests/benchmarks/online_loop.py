@@ -25,13 +25,13 @@ def ours(name: str, compiled: bool) -> float:
     from torch.optim import RMSprop
 
     from composerl import Update
-    from composerl.adam import FusedAdam
+    from composerl.bookkeeping.memory import keep_freed_memory
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
+    from composerl.envs.spaces import Spaces
     from composerl.losses import FQFLoss, IQNLoss
-    from composerl.memory import keep_freed_memory
     from composerl.modules import fqf_network, iqn_network
-    from composerl.spaces import Spaces
+    from composerl.optim.adam import FusedAdam
 
     torch.set_num_threads(1)
     keep_freed_memory()  # as a Run does

@@ -17,10 +17,10 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.optim import RMSprop
 
-from composerl.adam import FusedAdam
+from composerl.envs.spaces import Spaces
 from composerl.losses import FQFLoss, IQNLoss
 from composerl.modules import fqf_network, iqn_network
-from composerl.spaces import Spaces
+from composerl.optim.adam import FusedAdam
 from composerl.update import Update
 
 SPACES = Spaces(obs_shape=(4,), num_actions=2)

@@ -85,7 +85,7 @@ def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
     ],
 )
 def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected):
-    from composerl.rundir import resume_command
+    from composerl.bookkeeping.rundir import resume_command
 
     monkeypatch.setattr(sys, "argv", argv)
     assert resume_command("runs/x") == f"{expected} --out runs/x --resume"
@@ -182,8 +182,8 @@ def _close(action):
 def test_predict_answers_a_thousand_lines_a_second(cli, tmp_path):
     """A network as GAIL's; CPU time, loading included, since the machine may be busy."""
     from composerl import Policy
+    from composerl.envs.spaces import Spaces
     from composerl.modules import categorical_actor
-    from composerl.spaces import Spaces
 
     policy = Policy(categorical_actor(Spaces.of("CartPole-v1"), (64, 64)), "CartPole-v1")
     file = policy.save(tmp_path / "policy.safetensors")
@@ -245,7 +245,7 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
 
 
 def test_doctor_tells_versions_and_warns(cli):
-    from composerl.commands.doctor import warnings_for
+    from composerl.cli.doctor import warnings_for
 
     result = cli("doctor")
     assert result.code == 0

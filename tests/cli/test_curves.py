@@ -12,8 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from composerl.curves import curve_of, draw, group_runs, panels_of
-from composerl.records import find_runs, read_run
+from composerl.analysis.curves import curve_of, draw, group_runs, panels_of
+from composerl.analysis.runs import find_runs, read_run
 
 
 def fake_run(directory, seed, points, *, recipe="toy", env="Toy-v0", **config):

@@ -11,6 +11,7 @@ import torch
 
 import composerl
 from composerl import Policy
+from composerl.envs.spaces import Spaces
 from composerl.modules import (
     categorical_actor,
     fqf_network,
@@ -18,7 +19,6 @@ from composerl.modules import (
     iqn_network,
     tanh_gaussian_actor,
 )
-from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 5.0))
 DISCRETE = Spaces(obs_shape=(4,), num_actions=3)
@@ -104,7 +104,7 @@ def test_an_export_that_acts_otherwise_is_not_written(format, tmp_path, monkeypa
 
 
 def test_the_check_looks_where_the_policy_is_not_saturated():
-    from composerl.export import _observations
+    from composerl.bookkeeping.export import _observations
 
     policy, _ = make("gaussian")
     normalised = (_observations(policy, 200) - STATS[0].numpy()) / STATS[1].numpy()

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from composerl.analysis.runs import read_run
 from composerl.catalog import find_recipe
-from composerl.commands import group
-from composerl.commands.recipes import split_flags
-from composerl.records import read_run
+from composerl.cli import group
+from composerl.cli.recipes import split_flags
 
 FLAGS = [
     "--steps", "20", "--hidden", "8", "--dataset-size", "500", "--eval-episodes", "2",

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from composerl.cli import main
-from composerl.commands import group
+from composerl.cli import group, main
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from composerl.stats import bootstrap_interval, iqm, mean, probability_of_improvement
+from composerl.analysis.stats import bootstrap_interval, iqm, mean, probability_of_improvement
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from composerl.data import Dataset, generate
-from composerl.data.checks import KEYS
+from composerl.data.offline.checks import KEYS
 
-# `composerl.data.generate` is the function; the module of the same name is behind it.
-module = importlib.import_module("composerl.data.generate")
+# `composerl.data.offline.generation` is the function; the module of the same name is behind it.
+module = importlib.import_module("composerl.data.offline.generation")
 
 
 def test_the_cache_is_used(cache, monkeypatch):

@@ -14,11 +14,11 @@ from torchrl.collectors import Collector
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.utils import ExplorationType
 
-from composerl.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.data import VectorCollector
 from composerl.envs import make_env
+from composerl.envs.spaces import Spaces
 from composerl.modules import tanh_gaussian_actor
-from composerl.spaces import Spaces
 
 
 class Greedy(nn.Module):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import composerl
 from composerl.data import load_experts
+from composerl.envs.spaces import Spaces
 from composerl.modules import categorical_actor, gaussian_actor
 from composerl.policy import Policy
-from composerl.spaces import Spaces
 
 CARTPOLE = Spaces.of("CartPole-v1")
 
@@ -137,12 +138,12 @@ def test_a_trained_policy_plays(tmp_path):
     run.mkdir()
     Policy(balancer(), "CartPole-v1").save(run / "policy.safetensors")
     for source in (run, run / "policy.safetensors"):
-        experts = load_experts(source, "CartPole-v1", episodes=3)
+        experts = load_experts(composerl.load(source), "CartPole-v1", episodes=3)
         assert experts.lengths == (500, 500, 500)
     scripted = load_experts("scripted", "CartPole-v1", episodes=3)
     assert torch.equal(content(experts)["observation"], content(scripted)["observation"])
     with pytest.raises(ValueError, match=r"the policy in .* is for .* but the environment has"):
-        load_experts(run, "Acrobot-v1")
+        load_experts(composerl.load(run), "Acrobot-v1")
 
 
 def test_a_poisoned_policy_runs_nothing(tmp_path):
@@ -151,7 +152,7 @@ def test_a_poisoned_policy_runs_nothing(tmp_path):
     actor.description = {"factory": "os.system", "spaces": {}, "arguments": {}}
     path = Policy(actor, "Pendulum-v1").save(tmp_path / "policy.safetensors")
     with pytest.raises(ValueError, match=r"unknown network 'os\.system'"):
-        load_experts(path, "Pendulum-v1")
+        load_experts(composerl.load(path), "Pendulum-v1")
 
 
 @pytest.mark.parametrize(

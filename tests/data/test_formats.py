@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from composerl.data import read_dataset, validate
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 SHARED = Path("/work/shared/data")
 

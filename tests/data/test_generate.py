@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from composerl.data import generate, validate
-from composerl.data.behaviours import cartpole, pendulum
-from composerl.data.checks import KEYS
-from composerl.spaces import Spaces
+from composerl.data.offline.behaviours import cartpole, pendulum
+from composerl.data.offline.checks import KEYS
+from composerl.envs.spaces import Spaces
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_mixed_pendulum_is_poor_but_covers_states_and_actions(mixed):
 
 
 def test_mixed_has_every_level_in_each_run_of_episodes():
-    from composerl.data.behaviours import LEVELS, random_share
+    from composerl.data.offline.behaviours import LEVELS, random_share
 
     shares = [random_share("mixed", 3, k) for k in range(3 * len(LEVELS))]
     for turn in range(3):

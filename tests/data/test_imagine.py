@@ -13,8 +13,8 @@ from torchrl.envs.utils import check_env_specs
 
 from composerl.data import ModelEnv, branched_rollouts, length_schedule
 from composerl.data import imagine as module
+from composerl.envs.spaces import Spaces
 from composerl.modules import ensemble, tanh_gaussian_actor
-from composerl.spaces import Spaces
 
 PENDULUM = Spaces.of("Pendulum-v1")
 

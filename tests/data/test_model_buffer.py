@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from composerl.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.data import ModelBuffer, ReplayBuffer
 
 KEYS = ("observation", "action")

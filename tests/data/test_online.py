@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from composerl.data import MixedBuffer, generate
-from composerl.data.buffer import OfflineBuffer
+from composerl.data.offline.buffer import OfflineBuffer
+from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
-from composerl.spaces import Spaces
 
 
 class Counting(gym.Env):

@@ -10,7 +10,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import prioritized
 
 from composerl.data import PrioritizedSampler
-from composerl.data.priority import _MinBlocks, _SumBlocks
+from composerl.data.replay.prioritized import _MinBlocks, _SumBlocks
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 128, 129, 1000])

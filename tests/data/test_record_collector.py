@@ -11,7 +11,7 @@ import torch
 from recurrent_toy import Diary, Toy
 from torch import nn
 
-from composerl.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.data import RecordCollector, SequenceReplay
 from composerl.envs import make_env
 

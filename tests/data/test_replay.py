@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import MultiStepTransform
 
-from composerl.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.data import ReplayBuffer, VectorCollector
 from composerl.envs import make_env
 

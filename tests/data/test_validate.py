@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from composerl.data import Dataset, validate
-from composerl.spaces import Spaces
+from composerl.envs.spaces import Spaces
 
 PENDULUM = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
 CARTPOLE = Spaces(obs_shape=(3,), num_actions=2)

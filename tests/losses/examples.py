@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import (
     BCLoss,
     ClipPPOLoss,
@@ -39,7 +40,6 @@ from composerl.modules import (
     value,
     world_model,
 )
-from composerl.spaces import Spaces
 
 DISCRETE = Spaces(obs_shape=(3,), num_actions=3)
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))

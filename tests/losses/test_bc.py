@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from losses.examples import BOX, bc
 from tensordict import TensorDict
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import BCLoss
 from composerl.modules import categorical_actor, gaussian_actor, tanh_gaussian_actor
-from composerl.spaces import Spaces
 from composerl.testing import check_loss
 from composerl.update import Update
 

@@ -12,9 +12,9 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.data import Bounded
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import CQLLoss, cql_penalty
 from composerl.modules import gaussian_actor, tanh_gaussian_actor, twin_q
-from composerl.spaces import Spaces
 from composerl.testing import check_loss
 from composerl.update import Update
 

@@ -14,9 +14,9 @@ from losses.quantile_networks import Formula, record, transition
 from torch import nn
 from torch.optim import RMSprop
 
-from composerl.adam import FusedAdam
 from composerl.losses import FQFLoss
 from composerl.modules import FractionProposal, fqf_network
+from composerl.optim.adam import FusedAdam
 from composerl.testing import check_loss
 from composerl.update import Update
 

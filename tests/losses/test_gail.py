@@ -12,9 +12,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import GAILLoss, discriminator_loss
 from composerl.modules import discriminator
-from composerl.spaces import Spaces
 from composerl.testing import check_loss
 from composerl.update import Update
 

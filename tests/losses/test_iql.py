@@ -16,9 +16,9 @@ from torchrl.modules import IndependentNormal, ProbabilisticActor
 from torchrl.objectives import HardUpdate, SoftUpdate, ValueEstimators
 from torchrl.objectives import IQLLoss as TorchRLIQLLoss
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import IQLLoss
 from composerl.modules import gaussian_actor, tanh_gaussian_actor, twin_q, value
-from composerl.spaces import Spaces
 
 LOSSES = ("loss_actor", "loss_qvalue", "loss_value")
 OUTPUTS = (*LOSSES, "entropy")

@@ -11,9 +11,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import ClipPPOLoss, clipped_objective
 from composerl.modules import categorical_actor, gaussian_actor, tanh_gaussian_actor, value
-from composerl.spaces import Spaces
 from composerl.testing import check_loss
 from composerl.update import Update
 

@@ -15,9 +15,9 @@ from torchrl.data import Bounded
 from torchrl.modules import ProbabilisticActor, TanhNormal
 from torchrl.objectives import SACLoss as StockSACLoss
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import SACLoss, squashed_sample
 from composerl.modules import gaussian_actor, tanh_gaussian_actor, twin_q
-from composerl.spaces import Spaces
 from composerl.testing import check_loss
 from composerl.update import Update
 

@@ -15,9 +15,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from composerl.envs.spaces import Spaces
 from composerl.losses import CQLLoss, DiscreteCQLLoss, IQLLoss, XQLLoss
 from composerl.modules import gaussian_actor, tanh_gaussian_actor
-from composerl.spaces import Spaces
 from composerl.update import Update, linear
 
 SPACES = Spaces(obs_shape=(1,), low=(-1.5,), high=(1.5,))

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from composerl.envs import make_env
+from composerl.envs.spaces import Spaces
 from composerl.modules import (
     RunningNormalize,
     build,
@@ -20,7 +21,6 @@ from composerl.modules import (
     gaussian_actor,
     tanh_gaussian_actor,
 )
-from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 10.0))
 CHOICE = Spaces(obs_shape=(3,), num_actions=4)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from tensordict import TensorDict
 
+from composerl.envs.spaces import Spaces
 from composerl.modules import ensemble
-from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
 

@@ -13,6 +13,7 @@ from torch import nn
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 
 from composerl.envs import make_env
+from composerl.envs.spaces import Spaces
 from composerl.modules import (
     MLP,
     Normalize,
@@ -22,7 +23,6 @@ from composerl.modules import (
     twin_q,
     value,
 )
-from composerl.spaces import Spaces
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 10.0))
 ACTORS = [gaussian_actor, tanh_gaussian_actor]

@@ -14,6 +14,7 @@ from torch import nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.envs import make_env
+from composerl.envs.spaces import Spaces
 from composerl.modules import (
     FractionProposal,
     QuantileActor,
@@ -24,7 +25,6 @@ from composerl.modules import (
     iqn_network,
 )
 from composerl.policy import Policy, load
-from composerl.spaces import Spaces
 
 SPACES = Spaces(obs_shape=(3,), num_actions=4)
 PIXELS = Spaces(obs_shape=(4, 84, 84), obs_dtype="uint8", num_actions=6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from composerl.envs.spaces import Spaces
 from composerl.modules import SIZES, Latent, build, dreamer_actor, dreamer_critic, world_model
 from composerl.modules.world_parts import UNIFORM, draw, mix_uniform
-from composerl.spaces import Spaces
 
 SPACES = Spaces(obs_shape=(1, 16, 16), obs_dtype="uint8", num_actions=3)
 TINY = {"deter": 6, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2}

@@ -91,7 +91,8 @@ def _arm(kill_at: str) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    from composerl import checkpoint, metrics, update
+    from composerl import update
+    from composerl.bookkeeping import checkpoint, metrics
 
     if where == "update":
         whole_step = update.Update.__call__

@@ -11,9 +11,9 @@ from recipes.harness import load_recipe, metrics, small_config, weights
 
 import composerl
 from composerl.data import load_experts
-from composerl.data.behaviours import cartpole
-from composerl.data.checks import KEYS
-from composerl.data.generate import play_episodes
+from composerl.data.offline.behaviours import cartpole
+from composerl.data.offline.checks import KEYS
+from composerl.data.offline.generation import play_episodes
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "gail_cartpole.py")
 NOISY = "composerl-tests/NoisyCartPole-v0"

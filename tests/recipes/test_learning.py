@@ -11,8 +11,8 @@ import torch
 from recipes.harness import RECIPES, load_recipe
 
 from composerl.data import load_dataset
-from composerl.data.checks import KEYS
-from composerl.data.generate import play_episodes
+from composerl.data.offline.checks import KEYS
+from composerl.data.offline.generation import play_episodes
 from composerl.losses import DreamerLoss
 
 PATHS = {path.stem: path for path in RECIPES}

@@ -1,0 +1,15 @@
+"""Runs read back: statistics, curves, pictures, reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from composerl._lazy import lazy
+
+if TYPE_CHECKING:
+    from composerl.analysis.curves import draw
+    from composerl.analysis.pictures import open_loop
+    from composerl.analysis.runs import Record, find_runs, read_run
+    from composerl.analysis.stats import bootstrap_interval, iqm, probability_of_improvement
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,0 +1,90 @@
+"""Large tensors of a checkpoint, in files of their own that are written once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from composerl.bookkeeping.files import replace_file
+
+__all__ = ["LARGE", "Blocks"]
+
+#: Bytes of a block, and of the smallest tensor that is cut into blocks.
+LARGE = 1 << 24
+
+
+class Blocks:
+    """A directory of blocks: successive rows of a tensor, in files named after their content.
+
+    A replay buffer is the same from one checkpoint to the next but for its newest rows. Blocks
+    start at the same rows whatever the tensor's length, so those that have not changed have the
+    name of a file that is there already, and are not written again. The name is also what a block
+    is checked against when it is read.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, tensor: Tensor) -> dict[str, Any]:
+        """Write what is new; returns what :meth:`read` needs."""
+        self.directory.mkdir(exist_ok=True)
+        rows = max(1, LARGE // (tensor.nbytes // len(tensor)))
+        names = []
+        for part in tensor.split(rows):
+            part = part.cpu().contiguous()
+            names.append(_name(part))
+            path = self.path(names[-1])
+            if not path.exists():
+                # A clone: safetensors refuses part of a storage.
+                replace_file(path, partial(save_file, {"block": part.clone()}))
+        return {"shape": list(tensor.shape), "names": names}
+
+    def read(self, about: dict[str, Any]) -> Tensor:
+        """A tensor that was written; one that is damaged or gone is a ValueError."""
+        tensor: Tensor | None = None
+        filled = 0
+        for name in about["names"]:
+            path = self.path(name)
+            try:
+                part = load_file(path)["block"]
+            except (OSError, SafetensorError, KeyError) as error:
+                raise ValueError(f"{path} is damaged: {error}") from error
+            if _name(part) != name:
+                raise ValueError(f"{path} is damaged: its content does not match its name")
+            try:
+                if tensor is None:
+                    tensor = torch.empty(about["shape"], dtype=part.dtype)
+                tensor[filled : filled + len(part)] = part
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(f"{path} is no part of {about['shape']}: {error}") from error
+            filled += len(part)
+        if tensor is None or filled != len(tensor):
+            raise ValueError(f"{self.directory} holds {filled} of {about['shape']} rows")
+        return tensor
+
+    def sweep(self, keep: Collection[Path]) -> None:
+        """Remove all blocks but these, and what an interrupted write has left."""
+        for path in self.directory.glob("*"):
+            if path not in keep:
+                path.unlink()
+
+    def path(self, name: str) -> Path:
+        """Where a block lies."""
+        if not re.fullmatch(r"[0-9a-f]{32}", name):  # it may come from somebody's file
+            raise ValueError(f"{name!r} is no name of a block")
+        return self.directory / f"{name}.safetensors"
+
+
+def _name(part: Tensor) -> str:
+    digest = hashlib.blake2b(f"{part.dtype} {tuple(part.shape)}".encode(), digest_size=16)
+    digest.update(part.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

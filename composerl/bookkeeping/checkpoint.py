@@ -1,0 +1,220 @@
+"""Files that hold training state: one safetensors file each, written atomically, never pickled.
+
+A *tree* is anything made of dicts, lists, tuples, numbers, strings, None and tensors. Its tensors
+are the file's tensors, the rest is JSON in the file's header, so that reading one back can do
+nothing but make plain values. One file means that ``os.replace`` swaps old for new in one step:
+a crash at any point leaves the previous checkpoint whole.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from composerl.bookkeeping.blocks import LARGE, Blocks
+from composerl.bookkeeping.console import say
+from composerl.bookkeeping.files import replace_file
+
+__all__ = [
+    "block_files",
+    "checkpoint_path",
+    "checkpoints",
+    "kind_of",
+    "load_newest",
+    "load_tree",
+    "rotate",
+    "save_tree",
+]
+
+#: The newest that is read. Files without blocks are written in the first, which all versions read.
+FORMAT = 2
+
+
+def save_tree(path: Path, kind: str, tree: Any) -> None:
+    """Write a tree so that ``path`` holds either all of it or what it held before."""
+    encoder = _Encoder(_blocks(path) if kind == "checkpoint" else None)
+    about = {"kind": kind, "tree": encoder.encode(tree), "blocks": encoder.names}
+    about |= {"checksum": _checksum(encoder.tensors), "format": FORMAT if encoder.names else 1}
+    header = {"composerl": json.dumps(about)}
+    try:
+        replace_file(path, lambda file: save_file(encoder.tensors, file, metadata=header))
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
+
+
+def kind_of(path: Path) -> str:
+    """What a file holds, ``checkpoint`` or ``policy``."""
+    return _read(path, "composerl", lambda header, file: header["kind"])
+
+
+def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
+    """Read a tree back; a file that is damaged or of another kind is refused in one sentence.
+
+    With ``part`` only that entry of a dictionary: of large tensors no others are read.
+    """
+
+    def decode(header: dict[str, Any], file: Any) -> Any:
+        if header["kind"] != kind:
+            raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _checksum(tensors) != header["checksum"]:
+            raise ValueError(f"{path} is damaged: its checksum does not match")
+        tree = header["tree"] if part is None else dict(header["tree"]["!dict"])[part]
+        return _decode(tree, tensors, _blocks(path))
+
+    return _read(path, kind, decode)
+
+
+def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get("composerl", "null"))
+            if not isinstance(header, dict) or "tree" not in header:
+                raise ValueError(f"{path} was not written by composerl")
+            if header["format"] > FORMAT:
+                raise ValueError(
+                    f"{path} has format {header['format']}, this version of composerl reads "
+                    f"up to {FORMAT}: update composerl"
+                )
+            return use(header, file)
+    except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The resume points of a run, newest first."""
+    return sorted((run / "checkpoints").glob("step-*.safetensors"), reverse=True)
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where the resume point of a step belongs; names sort by step."""
+    return run / "checkpoints" / f"step-{step:012d}.safetensors"
+
+
+def load_newest(run: Path) -> dict[str, Any] | None:
+    """The newest resume point of a run that can be read; None if it has none."""
+    found = checkpoints(run)
+    for path in found:
+        try:
+            return load_tree(path, "checkpoint")
+        except ValueError as error:
+            if path == found[-1]:
+                raise ValueError(f"{error}; to start over delete {path.parent}") from error
+            # Resuming is exact, so an older checkpoint costs time and nothing else.
+            say(f"{error}; going on from the checkpoint before it")
+    return None
+
+
+def rotate(run: Path, keep: int) -> None:
+    """Remove all resume points but the newest, and the blocks that only those removed had."""
+    found = checkpoints(run)
+    for old in found[keep:]:
+        old.unlink()
+    used: set[Path] = set()
+    for path in found[:keep]:
+        try:
+            used.update(block_files(path))
+        except ValueError as error:
+            say(f"{error}; nothing can be resumed from it")
+    _blocks(found[0]).sweep(used)
+
+
+def block_files(path: Path) -> list[Path]:
+    """The files beside a checkpoint that belong to it."""
+    names = _read(path, "checkpoint", lambda header, file: header.get("blocks", []))
+    return [_blocks(path).path(name) for name in names]
+
+
+def _blocks(path: Path) -> Blocks:
+    return Blocks(path.parent / "blocks")
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    """CRC of all bytes: safetensors notices a file cut short, but not a flipped bit."""
+    total = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].cpu().contiguous()
+        if not tensor.numel():  # it cannot be viewed as bytes
+            continue
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+    return total
+
+
+class _Encoder:
+    """JSON for a tree; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``.
+
+    Its tensors are collected in ``tensors``, large ones go to ``blocks`` if there are any.
+    """
+
+    def __init__(self, blocks: Blocks | None) -> None:
+        self.blocks = blocks
+        self.names: list[str] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._seen: dict[Any, dict[str, Any]] = {}
+        self._used: set[int] = set()
+
+    def encode(self, node: Any) -> Any:
+        if isinstance(node, Tensor):
+            tensor = node.detach()
+            # A network is in the loss and in the policy: store its tensors once.
+            identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            if tensor.numel() == 0 or identity not in self._seen:
+                self._seen[identity] = self._store(tensor)
+            return self._seen[identity]
+        if isinstance(node, dict):
+            return {"!dict": [[self.encode(x) for x in pair] for pair in node.items()]}
+        if isinstance(node, tuple):
+            return {"!tuple": [self.encode(item) for item in node]}
+        if isinstance(node, list):
+            return [self.encode(item) for item in node]
+        if isinstance(node, np.generic):
+            return node.item()
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return node
+        raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
+
+    def _store(self, tensor: Tensor) -> dict[str, Any]:
+        if self.blocks is not None and tensor.nbytes >= LARGE:
+            about = self.blocks.write(tensor)
+            self.names += about["names"]
+            return {"!blocks": about}
+        # safetensors refuses views: parts of a storage, or two of one.
+        storage = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if not whole or storage.data_ptr() in self._used:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        self._used.add(tensor.untyped_storage().data_ptr())
+        name = f"t{len(self.tensors)}"
+        self.tensors[name] = tensor
+        return {"!tensor": name}
+
+
+def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
+    def decode(node: Any) -> Any:
+        return _decode(node, tensors, blocks)
+
+    if isinstance(node, list):
+        return [decode(item) for item in node]
+    if isinstance(node, dict):
+        tag, value = next(iter(node.items()), ("", None))
+        if tag == "!tensor":
+            return tensors[value]
+        if tag == "!blocks":
+            return blocks.read(value)
+        if tag == "!tuple":
+            return tuple(decode(item) for item in value)
+        if tag == "!dict":
+            return {decode(item[0]): decode(item[-1]) for item in value}
+        raise KeyError(f"unknown tag {tag!r}")
+    return node

@@ -1,0 +1,120 @@
+"""What a person sees of a run: a progress bar while it trains, a table when it is done."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["ProgressBar", "print_table", "say", "show_log", "summary_table"]
+
+_console = Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """A line for the person, on stderr, above a running progress bar."""
+    _console.print(message, markup=False, soft_wrap=True)
+
+
+class _Say(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def show_log() -> None:
+    """Show what composerl's own modules log, warnings and up, as lines of :func:`say`."""
+    logger = logging.getLogger("composerl")
+    if not any(isinstance(handler, _Say) for handler in logger.handlers):
+        logger.addHandler(_Say())
+        logger.propagate = False
+
+
+class ProgressBar:
+    """Steps, rate, time left and the latest return; draws nothing unless stderr is a terminal."""
+
+    def __init__(self, title: str, total: int, start: int) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=_console,
+            disable=not _console.is_terminal,
+        )
+        self._start = start
+        self._task = self._progress.add_task(title, total=total, completed=start, note="")
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, step: int, note: str) -> None:
+        """Show that ``step`` steps are done."""
+        if not self._progress.disable:
+            self._progress.update(self._task, completed=step, note=note)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Any) -> Text:
+        """Steps per second."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
+
+
+def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
+    """Print the end of a run: what came out and where it is."""
+    final, best = summary["final"], summary["best"]
+    spread = f"± {final['std']:.1f} over {final['episodes']} episodes"
+    rows = {
+        "final return": f"{final['return']:.1f} {spread}",
+        "best return": f"{best['return']:.1f} at step {best['step']}",
+        "steps": f"{summary['steps']} ({summary['stopped']})",
+        "time": f"{summary['time/seconds']:.0f} s, {summary['time/cpu_seconds']:.0f} s of CPU",
+        "run": directory,
+        "policy": directory / "policy.safetensors",
+        "metrics": directory / "metrics.jsonl",
+        "use it": f'composerl.load("{directory}").predict(observation)',
+    }
+    title = f"{summary['recipe']}: {summary['env']}, seed {summary['seed']}"
+    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(key, str(value))
+    Console(highlight=False).print(table)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, align: str = "right"
+) -> None:
+    """Print a table on stdout; ``align`` is for all columns but the first."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify=align if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(highlight=False)
+    # Where nobody looks, lines need not fit a terminal.
+    console = console if console.is_terminal else Console(highlight=False, width=160)
+    with console.capture() as capture:
+        console.print(table)
+    # Not by rich: on a closed pipe it exits without a word.
+    sys.stdout.write(capture.get())

@@ -1,0 +1,161 @@
+"""Policies as files for other programs: ONNX, and torch's pt2."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from composerl.bookkeeping.evaluation import Player, greedy
+from composerl.modules.mlp import Normalize
+
+__all__ = ["FORMATS", "TOLERANCE", "export_policy"]
+
+FORMATS = ("onnx", "pt2")
+TOLERANCE = 1e-5
+_SAMPLES = 64
+
+
+class _Greedy(nn.Module):
+    """Observations to deterministic actions: all that an exported file has to know."""
+
+    def __init__(self, policy: Player) -> None:
+        super().__init__()
+        # A copy: the policy may be on another device, or about to be trained further.
+        self.actor = copy.deepcopy(policy.actor).cpu().eval()
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return greedy(self.actor, observation)
+
+
+def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
+    """Write ``policy`` to ``path``, if what was made of it acts as ``policy.predict`` does."""
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "is a directory" if path.is_dir() else "is in a directory that does not exist"
+        raise ValueError(f"{path} {problem}, expected a file to write")
+    if policy.recurrent:
+        raise ValueError(
+            "a policy with a memory cannot be exported: its state would have to be an input and "
+            "an output; use composerl.load(run).predict"
+        )
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]
+    if format == "onnx" and missing:
+        raise ValueError(
+            f"ONNX needs {', '.join(missing)}, not installed: pip install 'composerl[export]'"
+        )
+    write, act = (_onnx if format == "onnx" else _pt2)(policy)
+    _compare(policy, act, format)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(write())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _program(policy: Player) -> torch.export.ExportedProgram:
+    spaces = policy.spaces
+    example = torch.zeros(2, *spaces.obs_shape, dtype=getattr(torch, spaces.obs_dtype))
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(
+                _Greedy(policy),
+                (example,),
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"torch cannot export this policy as a graph: {reason}") from error
+
+
+def _pt2(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], np.ndarray]]:
+    program = _program(policy)
+    module = program.module()
+    file = io.BytesIO()
+    torch.export.save(program, file)
+
+    def act(observation: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(observation)).numpy()
+
+    return file.getvalue, act
+
+
+def _onnx(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], np.ndarray]]:
+    import onnxruntime
+
+    with _quiet():
+        made = torch.onnx.export(
+            _program(policy), dynamo=True, input_names=["observation"], output_names=["action"],
+            verbose=False,
+        )  # fmt: skip
+    content = made.model_proto.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+
+    def act(observation: np.ndarray) -> np.ndarray:
+        return session.run(["action"], {"observation": observation})[0]
+
+    return lambda: content, act
+
+
+def _compare(policy: Player, act: Callable[[np.ndarray], np.ndarray], format: str) -> None:
+    """Refuse an export that acts otherwise, on batches of several sizes."""
+    for size in (1, 3, _SAMPLES):
+        observation = _observations(policy, size)
+        expected, got = policy.predict(observation), act(observation)
+        if expected.shape != got.shape:
+            raise RuntimeError(
+                f"the {format} export gives actions {got.shape}, predict {expected.shape}; "
+                "nothing was written"
+            )
+        if not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
+            worst = float(np.abs(expected.astype(np.float64) - got).max())
+            raise RuntimeError(
+                f"the {format} export differs from predict by {worst:.2g}, more than "
+                f"{TOLERANCE:g}; nothing was written"
+            )
+
+
+def _observations(policy: Player, size: int) -> np.ndarray:
+    """Random observations where the policy is not saturated: of its own mean and spread."""
+    generator, shape = np.random.default_rng(0), policy.spaces.obs_shape
+    if policy.spaces.obs_dtype == "uint8":
+        return generator.integers(256, size=(size, *shape), dtype=np.uint8)
+    values = generator.standard_normal((size, *shape))
+    for module in policy.actor.modules():
+        if isinstance(module, Normalize):
+            values = module.mean.cpu().numpy() + module.std.cpu().numpy() * values
+            break
+    return values.astype(np.float32)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """The exporters' progress reports and warnings are for their own developers."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

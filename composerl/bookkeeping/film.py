@@ -1,0 +1,76 @@
+"""Films of a policy: one evaluated episode as an animated GIF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from composerl.bookkeeping.evaluation import Player, film_frames
+from composerl.envs.spaces import open_gym
+
+__all__ = ["check_gif", "film_episode", "write_gif"]
+
+MAX_FRAMES = 500
+SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
+
+
+def check_gif(path: Path) -> None:
+    """Say early, before a policy plays, that a GIF cannot be written."""
+    if find_spec("PIL") is None:
+        raise ValueError("a video needs Pillow, not installed: pip install 'composerl[video]'")
+    if path.suffix.lower() != ".gif":
+        raise ValueError(f"a video is an animated GIF, expected a name that ends in .gif: {path}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: there is no such directory")
+
+
+def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
+    """Play the first episode of ``policy.evaluate(seed=seed)`` and write it as a GIF."""
+    from gymnasium.error import DependencyNotInstalled
+
+    check_gif(path)
+    with _no_screen():
+        try:
+            frames = film_frames(policy, seed)
+        except DependencyNotInstalled as error:
+            raise ValueError(
+                f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
+            ) from error
+        env = open_gym(policy.env)
+        fps = float(env.metadata.get("render_fps") or 30)
+        env.close()
+    return write_gif(path, frames[:MAX_FRAMES], fps)
+
+
+@contextmanager
+def _no_screen() -> Iterator[None]:
+    """SDL, which many environments draw with, would look for a screen and complain."""
+    kept = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = kept or "dummy"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ["SDL_VIDEODRIVER"]
+
+
+def write_gif(path: Path, frames: Sequence[np.ndarray], fps: float = 30) -> Path:
+    """Write frames, uint8 ``(height, width, 3)``, as an animated GIF of 160 to 320 pixels."""
+    check_gif(path)
+    from PIL import Image
+
+    skip = max(1, round(fps / 25))  # browsers slow down what is faster than 50 frames a second
+    images = []
+    for frame in frames[::skip]:
+        larger = max(1, SIDES[0] // max(frame.shape[:2]))
+        image = Image.fromarray(frame.repeat(larger, 0).repeat(larger, 1))
+        image.thumbnail((SIDES[1], SIDES[1]))
+        images.append(image)
+    first, *rest = images
+    first.save(path, save_all=True, append_images=rest, duration=round(1000 * skip / fps), loop=0)
+    return path

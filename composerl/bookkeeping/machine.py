@@ -1,0 +1,68 @@
+"""What a run asks of its process: a device, threads, memory, and random numbers that repeat."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from composerl.bookkeeping.memory import keep_freed_memory
+
+__all__ = ["Clock", "prepare", "restore_rng", "rng_state"]
+
+
+def prepare(seed: int, device: str, threads: int) -> None:
+    """Seed Python, numpy and torch, and set the number of threads; refuse a missing device."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here: {reason}") from error
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of Python's, numpy's and torch's global generators."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(keys.copy()), position, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Set the global generators to what :func:`rng_state` returned."""
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy(), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+class Clock:
+    """Seconds of wall and CPU time since :meth:`start`, on top of those of earlier sittings."""
+
+    def __init__(self) -> None:
+        self.before = (0.0, 0.0)
+        self._started = (0.0, 0.0)
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._started = time.perf_counter(), time.process_time()
+
+    def elapsed(self) -> tuple[float, float]:
+        """Wall and CPU seconds."""
+        return (
+            self.before[0] + time.perf_counter() - self._started[0],
+            self.before[1] + time.process_time() - self._started[1],
+        )

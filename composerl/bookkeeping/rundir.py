@@ -1,0 +1,186 @@
+"""The run directory: who may use it, and the files that describe the run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from composerl.bookkeeping.files import replace_file
+from composerl.config import BOOKKEEPING, RunConfig, config_to_dict
+
+__all__ = [
+    "check",
+    "choose",
+    "compare",
+    "create",
+    "keep_run_id",
+    "lock",
+    "resume_command",
+    "run_id",
+    "script",
+    "write_json",
+]
+
+LOCK = ".lock"
+PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb")
+
+
+def choose(config: RunConfig, name: str) -> Path:
+    """``--out``, or a directory of its own below runs/."""
+    if config.out is not None:
+        return Path(config.out)
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}-seed{config.seed}"
+    names = [stamp, *(f"{stamp}-{number}" for number in range(2, 1000))]
+    return next(path for path in (Path("runs", name, n) for n in names) if not path.exists())
+
+
+def check(directory: Path, name: str, config: RunConfig) -> None:
+    """Refuse a directory that another run owns, or a resume that is not one. Writes nothing."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"--out {directory} is a file, expected a directory")
+    config_file = directory / "config.yaml"
+    if not config.resume:
+        # A kill right at the start leaves nothing but these.
+        found = [p for p in directory.iterdir() if p.name != LOCK and p.suffix != ".tmp"] if (
+            directory.is_dir()) else []  # fmt: skip
+        if config_file.exists():
+            raise ValueError(
+                f"--out {directory} holds a run already: add --resume to go on with it, "
+                "or choose another directory"
+            )
+        if found:
+            raise ValueError(f"--out {directory} is not empty: choose another directory")
+        return
+    if config.out is None:
+        runs = sorted((Path("runs") / name).glob("*/config.yaml"), key=os.path.getmtime)
+        hint = f", for example --out {runs[-1].parent}" if runs else ""
+        raise ValueError(f"--resume needs --out, the directory of the run to go on with{hint}")
+    if not config_file.is_file():
+        raise ValueError(f"--resume: {directory} holds no run (it has no config.yaml)")
+    compare(_read_yaml(config_file), config, str(config_file))
+
+
+def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
+    """Refuse to resume with another configuration than the run was started with."""
+    for key, value in config_to_dict(config).items():
+        if key not in BOOKKEEPING and saved.get(key, value) != value:
+            raise ValueError(
+                f"--resume: {key} was {saved[key]!r} in {where} and is {value!r} now; "
+                "only steps and bookkeeping may change"
+            )
+
+
+def lock(directory: Path) -> IO[str]:
+    """Make the directory and own it until the returned file is closed, or the process ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open(directory / LOCK, "w")  # noqa: SIM115
+    except OSError as error:
+        raise OSError(f"--out {directory} cannot be written: {error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(f"another process is training in {directory}") from None
+    return file
+
+
+def create(directory: Path, name: str, config: RunConfig) -> None:
+    """Make the directory and write config.yaml and metadata.json."""
+    for leftover in directory.glob("**/.*.tmp"):
+        leftover.unlink()
+    # First of all: what makes the directory a run that can be resumed.
+    text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
+    replace_file(directory / "config.yaml", lambda file: file.write_text(text))
+    (directory / "checkpoints").mkdir(exist_ok=True)
+    if not _read_metadata(directory):
+        write_json(directory / "metadata.json", _metadata(name))
+
+
+def keep_run_id(directory: Path, identifier: str) -> None:
+    """Remember the tracker's run id, for a resume before the first checkpoint."""
+    metadata = _read_metadata(directory)
+    if metadata.get("run_id") != identifier:
+        write_json(directory / "metadata.json", metadata | {"run_id": identifier})
+
+
+def run_id(directory: Path) -> str | None:
+    """The tracker's run id of an earlier start in this directory."""
+    return _read_metadata(directory).get("run_id")
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is whole at any time."""
+    replace_file(path, lambda file: file.write_text(json.dumps(values, indent=2) + "\n"))
+
+
+def script() -> str:
+    """The program that is running."""
+    return sys.argv[0] or "your_recipe.py"
+
+
+def resume_command(directory: Path) -> str:
+    """What to type to go on with a run."""
+    command = ["python", script()]
+    if Path(script()).parts[-1:] == ("composerl",) or script().endswith("composerl/__main__.py"):
+        command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
+    return shlex.join([*command, "--out", str(directory), "--resume"])
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
+    return values
+
+
+def _read_metadata(directory: Path) -> dict[str, Any]:
+    """What metadata.json says; a damaged one is as good as none, since nothing depends on it."""
+    try:
+        values = json.loads((directory / "metadata.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _metadata(name: str) -> dict[str, Any]:
+    return {
+        "recipe": name,
+        "command": [script(), *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {package: _version(package) for package in PACKAGES},
+        "git_commit": _git_commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,125 @@
+"""``composerl doctor``: what is installed here, and what of it is known to go wrong."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["doctor", "warnings_for"]
+
+PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors",
+            "wandb", "tyro")  # fmt: skip
+
+#: What each extra is for, and a module that shows whether it is there.
+EXTRAS = {
+    "plot": ("matplotlib", "curves and reports"),
+    "export": ("onnxruntime", "ONNX files"),
+    "video": ("PIL", "GIFs of episodes"),
+    "sweep": ("optuna", "local sweeps"),
+    "minari": ("minari", "Minari's own tools"),
+    "mujoco": ("mujoco", "HalfCheetah, Hopper, ..."),
+    "atari": ("ale_py", "ALE/..."),
+    "minatar": ("minatar", "MinAtar/..."),
+    "tensorboard": ("tensorboard", "--tensorboard"),
+}
+
+
+def doctor() -> None:
+    """Versions, TorchRL's extension, devices, threads, W&B login and extras; warns of trouble."""
+    import torch
+    from torchrl.data.replay_buffers.samplers import prioritized
+
+    from composerl.bookkeeping.console import print_table
+    from composerl.bookkeeping.wandb_run import wandb_mode
+    from composerl.catalog import recipes, recipes_directory
+
+    extension = prioritized.SumSegmentTreeFp32 is not None
+    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    versions = {name: _version(name) for name in PACKAGES}
+    rows = [
+        ("python", f"{platform.python_version()}, {sys.executable}"),
+        *((name, found or "not installed") for name, found in versions.items()),
+        ("TorchRL's C++ extension", "loaded" if extension else "not loaded"),
+        ("devices", ", ".join(["cpu", *cuda, *_metal(torch)])),
+        ("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores; recipes use --threads"),
+        ("W&B", _wandb(wandb_mode)),
+        ("recipes", f"{len(recipes())} in {recipes_directory()}"),
+    ]
+    for extra, (module, purpose) in EXTRAS.items():
+        state = (
+            "yes" if find_spec(module) else f"no, for {purpose}: pip install 'composerl[{extra}]'"
+        )
+        rows.append((f"extra {extra}", state))
+    print_table("composerl doctor", ("", "found"), rows, align="left")
+    for warning in warnings_for(versions, extension=extension):
+        print(f"warning: {warning}")
+
+
+def warnings_for(
+    versions: Mapping[str, str | None],
+    *,
+    extension: bool,
+    python: tuple[int, ...] = sys.version_info[:2],
+    environ: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Sentences about combinations that are known to go wrong."""
+    told = []
+    for name, (low, high) in {
+        "torch": ((2, 13), None),
+        "torchrl": ((0, 14, 1), (0, 15)),
+        "tensordict": ((0, 14, 3), (0, 15)),
+        "gymnasium": ((1,), (2,)),
+    }.items():
+        found = _numbers(versions.get(name))
+        if found and (found < low or (high and found >= high)):
+            below = f" and below {'.'.join(map(str, high))}" if high else ""
+            told.append(f"{name} {versions[name]} is installed, composerl is made for "
+                        f"{'.'.join(map(str, low))} or newer{below}")  # fmt: skip
+    if not extension:
+        told.append(
+            "TorchRL's C++ extension does not load with this torch: composerl's own prioritized "
+            "replay works all the same, TorchRL's PrioritizedSampler does not"
+        )
+    if not (3, 10) <= python <= (3, 13):
+        told.append(f"Python {'.'.join(map(str, python))} is untested, 3.10 to 3.13 are tested")
+    threads = environ.get("OMP_NUM_THREADS")
+    if threads is not None and not threads.isdecimal():
+        told.append(f"OMP_NUM_THREADS is {threads!r}, expected a number")
+    if Path("wandb").is_dir() and (Path("wandb") / "__init__.py").is_file():
+        told.append("a directory named wandb here hides the package wandb")
+    return told
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    parts = (text or "").partition("+")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def _version(package: str) -> str | None:
+    if package == "composerl":
+        from composerl import __version__
+
+        return __version__
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _metal(torch) -> list[str]:
+    return ["mps"] if torch.backends.mps.is_available() else []
+
+
+def _wandb(wandb_mode) -> str:
+    try:
+        mode = wandb_mode("auto")
+    except ValueError as error:
+        return str(error)
+    return {"online": "a key is configured: --wandb auto is online"}.get(
+        mode, f"--wandb auto is {mode} (no key, or switched off)"
+    )

@@ -1,0 +1,221 @@
+"""``composerl evaluate``, ``predict`` and ``export``: what a trained policy is for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from composerl.policy import Policy
+
+__all__ = ["evaluate", "export", "predict", "print_json"]
+
+Which = Literal["final", "best"]
+
+
+def evaluate(
+    run: Positional[Path],
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    which: Which = "final",
+    video: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Play seeded episodes with a run's policy and show what it reaches.
+
+    Args:
+        run: Run directory, or a policy or checkpoint file in it.
+        episodes: How many episodes to play.
+        seed: Of the episodes: the same seed, the same episodes.
+        which: The final policy, or the best evaluated one.
+        video: Also write the first episode as an animated GIF.
+        json: Print JSON instead of a table.
+    """
+    from composerl.analysis.stats import bootstrap_interval, iqm, mean
+
+    if video is not None:
+        from composerl.bookkeeping.film import check_gif
+
+        check_gif(video)
+    policy = _load(run, which)
+    result = policy.evaluate(episodes, seed)
+    intervals = {f.__name__: bootstrap_interval(result.returns, f) for f in (mean, iqm)}
+    if video is not None:
+        from composerl.bookkeeping.film import film_episode
+
+        film_episode(policy, video, seed)
+    if json:
+        print_json(
+            {
+                "run": str(run),
+                "env": policy.env,
+                "episodes": episodes,
+                "seed": seed,
+                "mean": result.mean,
+                "std": result.std,
+                "iqm": float(iqm(result.returns)),
+                "mean_interval": [float(end) for end in intervals["mean"]],
+                "iqm_interval": [float(end) for end in intervals["iqm"]],
+                "returns": list(result.returns),
+                "lengths": list(result.lengths),
+            }
+        )
+        return
+    from composerl.bookkeeping.console import print_table
+
+    rows = [
+        ("mean", f"{result.mean:.2f}", _interval(intervals["mean"])),
+        ("interquartile mean", f"{iqm(result.returns):.2f}", _interval(intervals["iqm"])),
+        ("standard deviation", f"{result.std:.2f}", ""),
+        ("worst, best", f"{min(result.returns):.2f}, {max(result.returns):.2f}", ""),
+        ("mean length", f"{mean(result.lengths):.1f}", ""),
+    ]
+    title = f"{run}: {policy.env}, {episodes} episodes, seed {seed}"
+    print_table(title, ("return", "", "95 % interval"), rows)
+    if video is not None:
+        print(f"video: {video}")
+
+
+def predict(
+    run: Positional[Path],
+    *,
+    obs: str | None = None,
+    npz: Path | None = None,
+    which: Which = "final",
+) -> None:
+    """The policy's deterministic actions, as JSON lines.
+
+    Without --obs or --npz, reads JSON lines from stdin and answers each with one line: an array
+    (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
+    {"reset": true} (a new episode, for policies with a memory) with itself.
+
+    Args:
+        run: Run directory, or a policy or checkpoint file in it.
+        obs: An observation, or a batch, as JSON.
+        npz: A file with observations (its key observations, or the only array); one line each.
+        which: The final policy, or the best evaluated one.
+    """
+    if obs is not None and npz is not None:
+        raise ValueError("--obs and --npz cannot be given together")
+    if obs is not None:
+        given = _parse_json(obs, "--obs")
+        print_json({"action": _act(_load(run, which), given, "--obs")})
+    elif npz is not None:
+        rows = _read_observations(npz)
+        for action in _act(_load(run, which), rows, str(npz)):
+            print_json({"action": action})
+    else:
+        policy = _load(run, which)
+        import torch
+
+        with torch.inference_mode():
+            _serve(policy)
+
+
+def export(
+    run: Positional[Path],
+    *,
+    out: Annotated[Path, arg(aliases=["-o"])],
+    format: Literal["onnx", "pt2"] | None = None,
+    which: Which = "final",
+) -> None:
+    """Write a policy as one self-contained file, normalisation included.
+
+    Its input is observation (batch, ...), its output action. It is compared with predict before
+    it is written.
+
+    Args:
+        run: Run directory, or a policy or checkpoint file in it.
+        out: File to write.
+        format: onnx (for onnxruntime) or pt2 (for torch.export.load). Default: as the file ends.
+        which: The final policy, or the best evaluated one.
+    """
+    kind = format or out.suffix.removeprefix(".")
+    if kind not in ("onnx", "pt2"):
+        raise ValueError(f"--out {out} ends in neither .onnx nor .pt2: say which by --format")
+    print(_load(run, which).export(out, kind))
+
+
+def _load(run: Path, which: str) -> Policy:
+    if run.is_dir() and not any(run.iterdir()):
+        raise FileNotFoundError(f"{run} holds no run: the directory is empty")
+    import torch
+
+    from composerl.policy import load
+
+    policy = load(run, which=which)
+    torch.set_num_threads(1)  # as in training: small networks are fastest so
+    return policy
+
+
+def _serve(policy: Policy) -> None:
+    """Answer JSON lines until stdin ends; each answer leaves at once, somebody may wait for it."""
+    if sys.stdin.isatty():
+        sys.stderr.write("one observation a line, as JSON; Ctrl-D ends\n")
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        request = _parse_json(line, where)
+        if isinstance(request, dict) and request.get("reset") is True:
+            policy.reset()
+            print_json({"reset": True})
+            continue
+        if isinstance(request, dict):
+            if "observation" not in request:
+                raise ValueError(f'{where} has no "observation", it has {", ".join(request)}')
+            request = request["observation"]
+        print_json({"action": _act(policy, request, where)})
+        sys.stdout.flush()
+
+
+def _act(policy: Policy, observation: Any, where: str) -> Any:
+    try:
+        if policy.spaces.obs_dtype == "uint8":
+            observation = _pixels(observation)
+        return policy.predict(observation).tolist()
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _pixels(observation: Any) -> Any:
+    """JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses."""
+    import numpy as np
+
+    array = np.asarray(observation)
+    whole = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
+    return array.astype(np.uint8) if whole else array
+
+
+def _read_observations(path: Path) -> Any:
+    from composerl.data.offline.formats import read_npz
+
+    if not path.is_file():
+        raise FileNotFoundError(f"--npz {path}: there is no such file")
+    names = list(read_npz(path, ()))
+    key = names[0] if len(names) == 1 else "observations"
+    if key not in names:
+        there = ", ".join(sorted(names)) or "nothing"
+        raise ValueError(f"--npz {path} has no key observations; it has {there}")
+    return read_npz(path, (key,))[key]
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where} is not valid JSON: {error}") from error
+
+
+def print_json(values: Any) -> None:
+    """One line of JSON on stdout."""
+    sys.stdout.write(json.dumps(values) + "\n")
+
+
+def _interval(ends: tuple[Any, Any]) -> str:
+    return f"{ends[0]:.2f} to {ends[1]:.2f}"

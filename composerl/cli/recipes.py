@@ -1,0 +1,88 @@
+"""``composerl recipes`` and ``composerl run``: what there is, a copy of it, a run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from tyro.conf import Positional
+
+from composerl.catalog import copy_recipe, find_recipe, load_recipe
+from composerl.catalog import recipes as catalogue
+from composerl.config import parse
+
+__all__ = ["recipes", "run", "split_flags", "split_run"]
+
+
+def recipes(
+    action: Positional[Literal["list", "copy"]] = "list",
+    name: Positional[str | None] = None,
+    file: Positional[str | None] = None,
+) -> None:
+    """List the packaged recipes, or copy one: recipes copy cql_pendulum my_cql.py.
+
+    Args:
+        action: list, or copy.
+        name: The recipe to copy.
+        file: Where to, a new file.
+    """
+    if action == "copy":
+        if name is None:
+            raise ValueError("recipes copy needs a name: composerl recipes copy NAME FILE")
+        print(copy_recipe(name, file or f"{name}.py"))
+        return
+    if name is not None:
+        raise ValueError(f"recipes list takes no more words, got {name!r}")
+    known = catalogue()
+    width = max(map(len, known), default=0)
+    for name, line in known.items():
+        print(f"{name:{width}}  {line}")
+
+
+def run(
+    name: Positional[str], *, seeds: tuple[int, ...] = (), jobs: int = 1
+) -> Callable[[list[str]], None]:
+    """Train: run NAME with any of the recipe's flags (run NAME --help lists them).
+
+    Args:
+        name: A packaged recipe (see composerl recipes) or the path of a recipe file.
+        seeds: Run all of these, each in a process of its own, as one group.
+        jobs: How many of them at a time.
+    """
+
+    def start(flags: list[str]) -> None:
+        path = find_recipe(name)
+        if seeds:
+            from composerl.cli.group import run_group
+
+            run_group(path, flags, seeds, jobs)
+            return
+        module = load_recipe(path)
+        module.main(parse(module.Config, flags, prog=f"composerl run {name}"))
+
+    return start
+
+
+def split_run(words: list[str]) -> tuple[list[str], list[str]]:
+    """What ``run`` itself understands, and the recipe's flags."""
+    return split_flags(words, one=("--jobs",), many=("--seeds",))
+
+
+def split_flags(
+    words: list[str], *, one: tuple[str, ...], many: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """Split a command line into a command's own words, the recipe's name first, and the rest.
+
+    ``one`` are flags with one value, ``many`` those with any number.
+    """
+    own, rest, taking = words[:1], [], 0
+    for word in words[1:]:
+        flag = word.partition("=")[0]
+        if word.startswith("--"):
+            mine = flag in (*one, *many)
+            taking = 0 if not mine or "=" in word else 1 if flag in one else len(words)
+        else:
+            mine = taking > 0
+            taking -= 1
+        (own if mine else rest).append(word)
+    return own, rest

@@ -1,0 +1,179 @@
+"""The collector of a policy with memory: a record for everything that an environment shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+
+from composerl.data.collect.live import Live, for_gym
+from composerl.data.collect.vector import VectorCollector
+
+__all__ = ["RecordCollector"]
+
+
+class RecordCollector(VectorCollector):
+    """Steps environments with a recurrent actor; gives records for a ``SequenceReplay``.
+
+    A record holds the ``observation`` at time t, the ``action`` taken before it, the ``reward``
+    received on arriving there, ``first`` (an episode starts here: action and reward are 0) and
+    ``terminal`` (it ended here by itself; an end by a time limit is not terminal). So an episode
+    of L actions has L + 1 records, its last observation among them. An environment that reports
+    ``life_loss`` in a step's info (see :func:`composerl.envs.games.open_game`) makes that record
+    terminal while the episode goes on.
+
+    All environments give one record at a time: where an episode has ended, the next record is the
+    first of the next one, for which no action is taken. Records are what the collector counts
+    (``frames_per_batch``, ``init_random_frames``, a run's steps).
+
+    The actor is one with ``recurrent``, ``initial(batch)`` and ``explore(observation, state,
+    first) -> (action, state)``. It sees each record once, in order, when the next one is asked
+    for, so that it acts by its newest weights. While actions are random it is not asked; it then
+    takes over from its initial state, also in the middle of an episode.
+
+    Seeds, metrics and checkpoints are those of :class:`~composerl.data.VectorCollector`: loading
+    a ``state_dict`` plays the episodes under way again, and gives the actor its state back.
+
+    Args:
+        create_env_fn: an environment of :func:`composerl.envs.make_env`, or a function for it.
+        actor: what acts; None acts at random.
+
+    Keyword Args:
+        seed: of the episodes; None leaves them to the environment's own seeding.
+        init_random_frames: so many records at the start come from random actions.
+        frames_per_batch: records of :meth:`next`, over all environments together; one of each
+            environment by default.
+        total_frames: end of the iteration; -1 goes on for ever.
+    """
+
+    def __init__(
+        self,
+        create_env_fn: EnvBase | Callable[[], EnvBase],
+        actor: nn.Module | None = None,
+        *,
+        seed: int | None = None,
+        init_random_frames: int = 0,
+        frames_per_batch: int | None = None,
+        total_frames: int = -1,
+    ) -> None:
+        if actor is not None and not getattr(actor, "recurrent", False):
+            raise TypeError(
+                f"actor must be one with memory (recurrent = True), got a {type(actor).__name__}: "
+                "others are for a VectorCollector"
+            )
+        env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
+        # TorchRL is told of no policy: it would call it with TensorDicts, and without a state.
+        super().__init__(
+            env, None,
+            frames_per_batch=frames_per_batch or max(1, env.batch_size.numel()),
+            seed=seed, init_random_frames=init_random_frames, total_frames=total_frames,
+            track_traj_ids=False,
+        )  # fmt: skip
+        if self._envs is None:
+            raise ValueError(
+                "create_env_fn must be an environment of composerl.envs.make_env over gymnasium "
+                f"ones, without further transforms, got {env}"
+            )
+        self._actor = actor
+        parameters = iter(()) if actor is None else actor.parameters()
+        self._policy_home = next((p.device for p in parameters), torch.device("cpu"))
+        self._state: dict[str, Tensor] | None = None  # None: the actor has seen nothing
+        self._unseen: list[bool] = []  # whose observation is in no record yet
+
+    def reset(self, index: Any = None, **kwargs: Any) -> None:
+        """Start new episodes in all environments."""
+        if index is not None:
+            raise ValueError("a RecordCollector starts episodes in all environments, not in some")
+        super().reset(**kwargs)
+        if self._live is not None:
+            self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the episodes, and the actor's state in them."""
+        state = self._state
+        return super().state_dict() | {
+            "recurrent": None if state is None else {k: v.cpu() for k, v in state.items()},
+            "unseen": list(self._unseen),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], **kwargs: Any) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        own = dict(state_dict)
+        state, self._unseen = own.pop("recurrent"), list(own.pop("unseen"))
+        super().load_state_dict(own, **kwargs)
+        self._state = state
+        if state is not None:
+            self._state = {key: value.to(self._policy_home) for key, value in state.items()}
+        if self._live is not None:
+            # One that does not repeat itself has started anew, with an observation of its own.
+            before = own["live"]["started"]
+            self._unseen = [
+                new or now != then
+                for new, now, then in zip(self._unseen, self._live.started, before, strict=True)
+            ]
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _rollout(self) -> TensorDict:
+        if self._live is None:
+            self._live = self._from_carrier()
+            self._forget()
+        live, envs, steps = self._live, self._envs, self.frames_per_batch
+        number, space = len(envs), envs[0].action_space
+        discrete = isinstance(space, gym.spaces.Discrete)
+        obs = np.empty((number, steps, *live.obs.shape[1:]), live.obs.dtype)
+        action = np.zeros((number, steps, *space.shape), np.int64 if discrete else np.float32)
+        reward = np.zeros((number, steps), np.float32)
+        first = np.zeros((number, steps), bool)
+        terminal = np.zeros((number, steps), bool)
+        for t in range(steps):
+            # Not asked when all episodes only start: nothing would come of its answer.
+            if not all(self._unseen):
+                chosen = self._choose(live)
+                moves, chosen = for_gym(chosen, space), chosen.numpy()
+            for i, env in enumerate(envs):
+                if self._unseen[i]:
+                    obs[i, t], first[i, t], self._unseen[i] = live.obs[i], True, False
+                    continue
+                seen, gained, ended, cut, info = env.step(moves[i])
+                obs[i, t], reward[i, t], action[i, t] = seen, gained, chosen[i]
+                terminal[i, t] = ended or info.get("life_loss", False)
+                live.returns[i] += float(gained)
+                live.lengths[i] += 1
+                live.actions[i].append(moves[i])
+                if ended or cut:
+                    seen, self._unseen[i] = self._next_episode(live, i), True
+                live.obs[i] = seen
+        arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
+                  "terminal": terminal}  # fmt: skip
+        records = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        # The public constructor checks every entry again: for one step, as long as all else.
+        return TensorDict._new_unsafe(records, torch.Size([number, steps]))
+
+    def _choose(self, live: Live) -> Tensor:
+        """Actions ``(environments, ...)`` for the observations; the actor remembers them."""
+        if self._actor is None or self._should_use_random_frames():
+            self._state = None
+            return self.env.action_spec.rand().reshape(-1, *self._envs[0].action_space.shape)
+        first = torch.tensor([length == 0 for length in live.lengths], device=self._policy_home)
+        if self._state is None:
+            self._state = self._actor.initial(len(live.obs))
+            first.fill_(True)
+        # A copy, as the actor may keep it and the array is written to.
+        seen = torch.tensor(live.obs, device=self._policy_home)
+        action, self._state = self._actor.explore(seen, self._state, first)
+        return action.cpu()
+
+    def _start_episodes(self) -> None:
+        super()._start_episodes()
+        self._forget()
+
+    def _forget(self) -> None:
+        """All that the environments show now is new, and the actor has seen none of it."""
+        self._state, self._unseen = None, [True] * len(self._envs)

@@ -1,0 +1,131 @@
+"""Behaviours that fill a dataset: random, scripted by a controller, or between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from composerl.envs.spaces import Spaces
+
+__all__ = ["BEHAVIOURS", "Noise", "act", "cartpole", "controller_for", "pendulum", "random_share"]
+
+Controller = Callable[[np.ndarray], np.ndarray]
+"""Maps (n, *obs) observations to n actions: (n, A) floats in the env's bounds, or (n,) ints."""
+
+BEHAVIOURS = ("random", "scripted", "noisy", "mixed")
+
+# Shares of random actions in a mixture. On Pendulum a third of noise hardly harms the controller
+# and a half does: the spread gives few good episodes, many bad ones, and all between.
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.0)
+# Noise on a controller's own actions: a deviation in half ranges for floats, a share of random ones
+# for integers. Without any, the data's actions have no density, and CQL's penalty has no bound.
+_JITTER, _SLIPS = 0.15, 0.05
+_BLOCK = 64
+
+
+def pendulum(observation: np.ndarray) -> np.ndarray:
+    """Swing up by pumping energy to that of the upright rest, then hold by a PD law.
+
+    Per unit of inertia, Pendulum-v1 is ``acceleration = 15 sin(angle) + 3 torque``, so that
+    ``energy = speed² / 2 + 15 (cos(angle) - 1)`` is 0 upright at rest and changes by
+    ``3 torque speed``. Torque along the speed adds energy, against it removes some.
+    """
+    cos, sin, speed = observation.astype(np.float64).T
+    energy = 0.5 * speed**2 + 15.0 * (cos - 1.0)
+    # At rest the sign must not be 0, or a hanging pendulum would never start.
+    swing = -energy * np.where(speed >= 0.0, 1.0, -1.0)
+    angle = np.arctan2(sin, cos)
+    hold = -(12.0 * angle + 3.0 * speed)
+    torque = np.where(np.abs(angle) < 0.5, hold, swing)
+    return np.clip(torque, -2.0, 2.0)[:, None].astype(np.float32)
+
+
+def cartpole(observation: np.ndarray) -> np.ndarray:
+    """Push to the side to which the pole leans and falls, with a slow pull to the middle."""
+    position, velocity, angle, spin = observation.astype(np.float64).T
+    lean = angle + 0.35 * spin + 0.03 * position + 0.07 * velocity
+    return (lean > 0.0).astype(np.int64)
+
+
+CONTROLLERS: dict[str, Controller] = {"CartPole-v1": cartpole, "Pendulum-v1": pendulum}
+
+
+def controller_for(env: str, behaviour: str) -> Controller | None:
+    """The controller that a behaviour needs in an environment: none if all is random."""
+    if behaviour not in BEHAVIOURS:
+        raise ValueError(
+            f"unknown dataset {behaviour!r}: expected a behaviour ({', '.join(BEHAVIOURS)}) or the "
+            "path of a dataset file"
+        )
+    if behaviour == "random":
+        return None
+    if env not in CONTROLLERS:
+        raise ValueError(
+            f"behaviour {behaviour!r} needs a scripted controller, which {env} does not have; "
+            f"{' and '.join(sorted(CONTROLLERS))} do, 'random' works everywhere"
+        )
+    return CONTROLLERS[env]
+
+
+def random_share(behaviour: str, seed: int, episode: int) -> float:
+    """How many of an episode's actions are random ones, from 0 to 1.
+
+    In a mixture, each run of ``len(LEVELS)`` episodes has every level once, in an order of its
+    own, so that even a small dataset has the whole spread.
+    """
+    if behaviour != "mixed":
+        return float(behaviour == "random")
+    turn, place = divmod(episode, len(LEVELS))
+    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(turn, 1)))
+    return LEVELS[order.permutation(len(LEVELS))[place]]
+
+
+class Noise:
+    """The random part of one episode's actions, a function of its own generator only.
+
+    It is drawn in blocks: three calls to numpy for each step would cost more than the step.
+    """
+
+    def __init__(self, spaces: Spaces, share: float, jitter: bool, rng: np.random.Generator):
+        self._spaces, self._rng = spaces, rng
+        self._share = max(share, _SLIPS) if jitter and spaces.discrete else share
+        self._jitter = _JITTER if jitter else 0.0
+        self._next = _BLOCK
+
+    def __next__(self) -> tuple[bool, np.ndarray, np.ndarray]:
+        """Whether to act at random, the random action, and the noise on a deliberate one."""
+        if self._next == _BLOCK:
+            self._draw()
+        step = self._next
+        self._next += 1
+        return self._replace[step], self._uniform[step], self._shift[step]
+
+    def _draw(self) -> None:
+        self._next = 0
+        self._replace = self._rng.random(_BLOCK) < self._share
+        if self._spaces.discrete:
+            self._uniform = self._rng.integers(self._spaces.num_actions, size=_BLOCK)
+            self._shift = np.zeros(_BLOCK, dtype=np.int64)
+            return
+        low, high = np.asarray(self._spaces.low), np.asarray(self._spaces.high)
+        shape = (_BLOCK, len(low))
+        self._uniform = low + (high - low) * self._rng.random(shape)
+        self._shift = self._jitter * 0.5 * (high - low) * self._rng.standard_normal(shape)
+
+
+def act(
+    controller: Controller | None,
+    spaces: Spaces,
+    observations: Sequence[np.ndarray],
+    noises: Sequence[Noise],
+) -> np.ndarray:
+    """One action for each of several episodes: (n, A) float32 within bounds, or (n,) int64."""
+    replace, uniform, shift = (np.stack(part) for part in zip(*map(next, noises), strict=True))
+    if controller is not None:
+        wanted = controller(np.stack(observations)) + shift
+        uniform = np.where(replace if spaces.discrete else replace[:, None], uniform, wanted)
+    if spaces.discrete:
+        return uniform
+    low, high = np.asarray(spaces.low, np.float32), np.asarray(spaces.high, np.float32)
+    return np.clip(uniform.astype(np.float32), low, high)

@@ -1,0 +1,205 @@
+"""Transitions as numpy arrays: what every reader and generator returns."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from composerl.data.offline.checks import KEYS, check_lengths, clean, refuse
+from composerl.envs.spaces import Spaces
+
+__all__ = ["Dataset", "validate"]
+
+_OPTIONAL = ("next_observations", "timeouts")
+_TOLERANCE = 1e-4  # of an action's range: rounding in a file, not a dataset of another scale
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Transitions in the order they were made; episode after episode.
+
+    ``terminals`` are true ends, from which nothing is bootstrapped. ``timeouts`` are cuts (a time
+    limit, the end of the file), from which it is. A terminal row's next observation may be a
+    placeholder: the row's own observation.
+    """
+
+    observations: np.ndarray
+    """(N, *shape), float32 or, for pixels, uint8."""
+    actions: np.ndarray
+    """(N, A) float32, or (N,) int64 where actions are discrete."""
+    rewards: np.ndarray
+    """(N,) float32."""
+    next_observations: np.ndarray
+    """Like ``observations``."""
+    terminals: np.ndarray
+    """(N,) bool."""
+    timeouts: np.ndarray
+    """(N,) bool; never true where ``terminals`` is."""
+    dropped: int = 0
+    """Rows left out because the observation that followed them is not known."""
+    replaced: int = 0
+    """Terminal rows whose next observation was another episode's, now a placeholder."""
+    source: str = "dataset"
+    """Where it comes from, for messages."""
+    rows: np.ndarray | None = None
+    """The row of the source that each row was, where rows were dropped."""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the six arrays, their types and shapes; the source does not matter."""
+        digest = hashlib.sha256()
+        for key in KEYS:
+            array = np.ascontiguousarray(getattr(self, key))
+            digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+    def episodes(self) -> np.ndarray:
+        """(E, 2) integers: the first row of each episode and the row after its last."""
+        ends = self.terminals | self.timeouts
+        stops = np.flatnonzero(ends) + 1
+        if len(ends) and not ends[-1]:
+            stops = np.append(stops, len(ends))
+        starts = np.concatenate(([0], stops[:-1])) if len(stops) else stops
+        return np.stack([starts, stops], axis=1).astype(np.int64)
+
+    def returns(self) -> np.ndarray:
+        """(E,) float64: the undiscounted sum of rewards of each episode."""
+        starts = self.episodes()[:, 0]
+        if not len(starts):
+            return np.zeros(0)
+        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], source: str, *, find_leaks: bool = True
+    ) -> Dataset:
+        """Check raw arrays, derive what is optional, and leave out rows without a successor.
+
+        Args:
+            arrays: ``observations``, ``actions``, ``rewards``, ``terminals`` and, optionally,
+                ``next_observations`` and ``timeouts``.
+            source: Named in messages.
+            find_leaks: Look for episode ends whose next observation is the first of the following
+                episode. Off for layouts in which that cannot be.
+        """
+        missing = [key for key in KEYS if key not in arrays and key not in _OPTIONAL]
+        if missing:
+            there = ", ".join(sorted(arrays)) or "nothing"
+            raise ValueError(f"{source}: no {' or '.join(missing)} in the file; it has {there}")
+        arrays = {key: clean(arrays[key], key, source) for key in KEYS if key in arrays}
+        check_lengths(arrays, source)
+        obs, terminals = arrays["observations"], arrays["terminals"]
+        next_obs, timeouts = arrays.get("next_observations"), arrays.get("timeouts")
+        if next_obs is not None and next_obs.shape != obs.shape:
+            raise ValueError(
+                f"{source}: next_observations has shape {next_obs.shape}, expected that of "
+                f"observations, {obs.shape}"
+            )
+        if timeouts is None:
+            timeouts = np.zeros(len(obs), dtype=bool)
+            if next_obs is None:
+                warnings.warn(
+                    f"{source} has neither timeouts nor next_observations: episodes that were cut "
+                    "by a time limit cannot be told apart and are read as one",
+                    stacklevel=2,
+                )
+            else:
+                timeouts[:-1] = ~_same(next_obs[:-1], obs[1:])
+        timeouts[-1] = True
+        timeouts &= ~terminals
+        drop = np.zeros(len(obs), dtype=bool)
+        replaced = 0
+        if next_obs is None:
+            drop = timeouts.copy()
+            next_obs = np.concatenate([obs[1:], obs[-1:]])
+            next_obs[terminals] = obs[terminals]
+        elif find_leaks:
+            ends = np.flatnonzero(terminals | timeouts)[:-1]  # the last row has no follower
+            leaks = ends[_same(next_obs[ends], obs[ends + 1])]
+            # The file's last row was written by the same shift: what it holds is a filler.
+            if len(leaks) and len(leaks) == len(ends) and timeouts[-1]:
+                leaks = np.append(leaks, len(obs) - 1)
+            drop[leaks] = timeouts[leaks]
+            lost = leaks[terminals[leaks]]
+            if len(lost):
+                next_obs = next_obs.copy()  # never write into the caller's array
+                next_obs[lost] = obs[lost]
+            replaced = len(lost)
+        # The row before a dropped one is the last of its episode now.
+        before = np.flatnonzero(drop[1:])
+        timeouts[before] |= ~terminals[before]
+        arrays.update(next_observations=next_obs, timeouts=timeouts)
+        if not drop.any():
+            return cls(**arrays, replaced=replaced, source=source)
+        rows = np.flatnonzero(~drop)
+        if not len(rows):
+            raise ValueError(
+                f"{source}: none of the {len(obs)} rows has a next observation of its own episode"
+            )
+        kept = {key: array[rows] for key, array in arrays.items()}
+        return cls(**kept, dropped=int(drop.sum()), replaced=replaced, source=source, rows=rows)
+
+
+def validate(dataset: Dataset, spaces: Spaces) -> Dataset:
+    """Return the dataset fit for an environment, or say which row of which key is not.
+
+    Actions that leave the action space by rounding only are clipped to it.
+    """
+    source = dataset.source
+    arrays = {key: clean(getattr(dataset, key), key, source, dataset.rows) for key in KEYS}
+    check_lengths(arrays, source)
+    for key in ("observations", "next_observations"):
+        shape = arrays[key].shape[1:]
+        if shape != spaces.obs_shape:
+            raise ValueError(
+                f"{source}: {key} has rows of shape {shape}, but the environment's have "
+                f"{spaces.obs_shape}; it is a dataset of another environment"
+            )
+        if spaces.obs_dtype == "uint8" and arrays[key].dtype != np.uint8:
+            wrong = (arrays[key] < 0) | (arrays[key] > 255) | (arrays[key] % 1 != 0)
+            refuse(wrong, arrays[key], key, "expected a pixel, 0 to 255", source, dataset.rows)
+        arrays[key] = arrays[key].astype(spaces.obs_dtype, copy=False)
+    arrays["actions"] = _fit_actions(arrays["actions"], dataset, spaces)
+    arrays["timeouts"] = arrays["timeouts"] & ~arrays["terminals"]
+    return replace(dataset, **arrays)
+
+
+def _fit_actions(actions: np.ndarray, dataset: Dataset, spaces: Spaces) -> np.ndarray:
+    source, integers = dataset.source, actions.dtype == np.int64
+    if integers != spaces.discrete:
+        has, needs = ("integers", "floats") if integers else ("floats", "integers")
+        raise ValueError(
+            f"{source}: actions are {has}, but the environment's are {needs}; it is a dataset of "
+            "another environment"
+        )
+    shape = () if spaces.discrete else (spaces.action_dim,)
+    if actions.shape[1:] != shape:
+        raise ValueError(
+            f"{source}: actions has rows of shape {actions.shape[1:]}, but the environment's have "
+            f"{shape}; it is a dataset of another environment"
+        )
+    if spaces.discrete:
+        wrong = (actions < 0) | (actions >= spaces.num_actions)
+        expected = f"expected an integer from 0 to {spaces.num_actions - 1}"
+        refuse(wrong, actions, "actions", expected, source, dataset.rows)
+        return actions
+    low, high = np.asarray(spaces.low, np.float64), np.asarray(spaces.high, np.float64)
+    margin = np.where(np.isfinite(high - low), _TOLERANCE * (high - low), 0.0)
+    wrong = (actions < low - margin) | (actions > high + margin)
+    expected = f"outside the action space from {low.tolist()} to {high.tolist()}"
+    refuse(wrong, actions, "actions", expected, source, dataset.rows)
+    return np.clip(actions, low.astype(np.float32), high.astype(np.float32))
+
+
+def _same(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(N,) bool: whether whole rows are equal."""
+    return (left == right).all(axis=tuple(range(1, left.ndim)))

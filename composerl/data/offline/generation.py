@@ -1,0 +1,229 @@
+"""Datasets made by a behaviour in an environment: a function of their arguments, and cached."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+from composerl.data.offline.behaviours import Controller, Noise, act, controller_for, random_share
+from composerl.data.offline.checks import KEYS
+from composerl.data.offline.dataset import Dataset
+from composerl.data.offline.formats import read_npz
+from composerl.envs.spaces import Spaces, open_gym
+
+__all__ = ["cache_dir", "generate", "play_episodes"]
+
+# Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
+_VERSION = 1
+_LANES = 8
+
+
+def generate(
+    env: str | Callable[[], gym.Env], behaviour: str, size: int, seed: int, *, cache: bool = True
+) -> Dataset:
+    """Let a behaviour act in an environment for ``size`` steps.
+
+    Episode ``k`` is seeded from ``(seed, k)`` alone. Episodes are whole, except that the last one
+    is cut (a timeout) where ``size`` is reached: a smaller dataset is the beginning of a larger.
+
+    Args:
+        env: A gymnasium id, or a factory (``random`` only, never cached).
+        behaviour: ``random``; ``scripted``, a hand-written controller; ``noisy``, the controller
+            with a little noise on its actions, as experts' data are: good and narrow; or
+            ``mixed``, in which also a share of the actions is random and differs between episodes.
+        size: Number of transitions.
+        seed: Same arguments, same bytes.
+        cache: Keep the result in ``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else
+            ``~/.cache/composerl``. Only environments that come with gymnasium are kept, as
+            only of those the version is known.
+    """
+    name = env if isinstance(env, str) else getattr(env, "__name__", "a factory")
+    controller_for(name, behaviour)
+    for what, value, least in (("size", size, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(
+                f"{what} of a generated dataset must be an integer of at least {least}"
+                f", got {value!r}"
+            )
+    source = f"{name} {behaviour} (size {size}, seed {seed})"
+    if not (cache and isinstance(env, str) and _ships_with_gymnasium(env)):
+        return _roll_out(env, name, behaviour, int(size), int(seed), source)
+    request = json.dumps([_VERSION, env, behaviour, int(size), int(seed), gym.__version__])
+    path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
+    dataset = _load(path, request, source)
+    if dataset is None:
+        dataset = _roll_out(env, name, behaviour, int(size), int(seed), source)
+        _save(path, request, dataset)
+    return dataset
+
+
+def cache_dir() -> Path:
+    """Where generated datasets are kept."""
+    if chosen := os.environ.get("COMPOSERL_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "composerl"
+
+
+class _Episode:
+    """One episode under way: its environment, its noise and the rows so far."""
+
+    def __init__(self, env: gym.Env, spaces: Spaces, behaviour: str, seed: int, index: int) -> None:
+        sequence = np.random.SeedSequence(seed, spawn_key=(index,))
+        share = random_share(behaviour, seed, index)
+        rng = np.random.default_rng(sequence.spawn(1)[0])
+        self.noise = Noise(spaces, share, behaviour in ("noisy", "mixed"), rng)
+        self.ended = False
+        self._env, self._spaces = env, spaces
+        self.observation = np.array(env.reset(seed=int(sequence.generate_state(1)[0]))[0])
+        self.rows: dict[str, list] = {key: [] for key in KEYS}
+
+    def __len__(self) -> int:
+        return len(self.rows["rewards"])
+
+    def step(self, action: np.ndarray) -> None:
+        """Act once, and remember the transition."""
+        given = int(action) if self._spaces.discrete else action.copy()  # theirs to change
+        following, reward, terminated, truncated, _ = self._env.step(given)
+        following = np.array(following)  # some environments hand out one buffer again and again
+        row = (self.observation, action, reward, following, terminated, truncated)
+        for key, value in zip(KEYS, row, strict=True):
+            self.rows[key].append(value)
+        self.observation = following
+        self.ended = bool(terminated or truncated)
+
+
+def _roll_out(
+    env: str | Callable[[], gym.Env], name: str, behaviour: str, size: int, seed: int, source: str
+) -> Dataset:
+    spaces, controller = Spaces.of(env), controller_for(name, behaviour)
+    if not spaces.discrete and not np.isfinite([*spaces.low, *spaces.high]).all():
+        raise ValueError(
+            f"{name} has no bounds to its actions, so that random ones cannot be drawn evenly"
+        )
+    envs = [open_gym(env) for _ in range(_LANES)]
+    finished: list[_Episode] = []
+    room = size
+    try:
+        while room > 0:
+            first = len(finished)
+            episodes = [
+                _Episode(lane, spaces, behaviour, seed, first + k) for k, lane in enumerate(envs)
+            ]
+            _play(episodes, controller, spaces, room)
+            room -= sum(map(len, episodes))
+            finished += episodes
+    finally:
+        for lane in envs:
+            lane.close()
+    return _joined(finished, spaces, size, source)
+
+
+def play_episodes(
+    env: str | Callable[[], gym.Env],
+    controller: Controller | None,
+    episodes: int,
+    seed: int,
+    source: str,
+) -> Dataset:
+    """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
+    spaces, behaviour = Spaces.of(env), "random" if controller is None else "scripted"
+    envs = [open_gym(env) for _ in range(min(_LANES, episodes))]
+    finished: list[_Episode] = []
+    try:
+        while len(finished) < episodes:
+            numbers = range(len(finished), min(len(finished) + len(envs), episodes))
+            lanes = [
+                _Episode(lane, spaces, behaviour, seed, number)
+                for lane, number in zip(envs, numbers, strict=False)
+            ]
+            _play(lanes, controller, spaces, room=sys.maxsize)
+            finished += lanes
+    finally:
+        for lane in envs:
+            lane.close()
+    return _joined(finished, spaces, sum(map(len, finished)), source)
+
+
+def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) -> Dataset:
+    """The first ``size`` steps of the episodes; the last one ends there."""
+    columns = {
+        key: np.stack([row for episode in episodes for row in episode.rows[key]][:size])
+        for key in KEYS
+    }
+    columns["timeouts"][-1] = True
+    types = (spaces.obs_dtype, None, "float32", spaces.obs_dtype, bool, bool)
+    arrays = {
+        key: columns[key].astype(kind or columns[key].dtype)
+        for key, kind in zip(KEYS, types, strict=True)
+    }
+    arrays["timeouts"] &= ~arrays["terminals"]
+    return Dataset(**arrays, source=source)
+
+
+def _play(episodes: list[_Episode], controller, spaces: Spaces, room: int) -> None:
+    """Step all episodes together until each is over or lies beyond the rows there is room for."""
+    while True:
+        # Earlier episodes only grow: what is beyond the room now will stay beyond it.
+        filled = np.cumsum([len(episode) for episode in episodes])
+        active = [
+            e for e, rows in zip(episodes, filled, strict=True) if not e.ended and rows < room
+        ]
+        if not active:
+            return
+        observations = [episode.observation for episode in active]
+        actions = act(controller, spaces, observations, [episode.noise for episode in active])
+        for episode, action in zip(active, actions, strict=True):
+            episode.step(action)
+
+
+def _ships_with_gymnasium(env: str) -> bool:
+    Spaces.of(env)  # an unknown id is refused here, in a sentence
+    return str(gym.spec(env).entry_point).startswith("gymnasium.")
+
+
+def _checksum(request: str, dataset: Dataset) -> str:
+    return hashlib.sha256(f"{request} {dataset.fingerprint}".encode()).hexdigest()
+
+
+def _load(path: Path, request: str, source: str) -> Dataset | None:
+    """What the cache has, or None; a damaged file counts as absent, with a warning."""
+    try:
+        if not path.exists():
+            return None
+        arrays = read_npz(path, (*KEYS, "checksum"))
+        stored = str(arrays.pop("checksum"))
+        dataset = Dataset(**arrays, source=source)
+        if stored == _checksum(request, dataset):
+            return dataset
+        problem = "its content does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = str(error)
+    warnings.warn(f"cached dataset {path} is damaged and made again: {problem}", stacklevel=3)
+    return None
+
+
+def _save(path: Path, request: str, dataset: Dataset) -> None:
+    """Write whole or not at all: a reader never sees half a file. Failing is only a warning."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
+            arrays = {key: getattr(dataset, key) for key in KEYS}
+            np.savez(file, **arrays, checksum=np.array(_checksum(request, dataset)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        warnings.warn(f"generated dataset is not cached: {error}", stacklevel=3)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

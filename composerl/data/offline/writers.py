@@ -1,0 +1,116 @@
+"""Writers of dataset files, in the layouts that ``read_dataset`` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from composerl.data.offline.checks import KEYS
+from composerl.data.offline.dataset import Dataset
+
+__all__ = ["write_dataset"]
+
+_MINARI = "0.5.0"  # the version of Minari whose layout this is
+
+
+def write_dataset(dataset: Dataset, path: str | Path) -> Path:
+    """Write a dataset as npz, as D4RL-style HDF5, or, to a name without ending, for Minari.
+
+    A Minari dataset is a directory with ``data/main_data.hdf5`` and its metadata. Nothing that
+    exists is overwritten, and a crash leaves nothing behind under the final name.
+    """
+    path = Path(path).expanduser()
+    if path.exists():
+        raise FileExistsError(f"{path} exists already: choose another name")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: there is no such directory")
+    writers: dict[str, Callable[[Dataset, Path], None]] = {
+        ".npz": _write_npz, ".hdf5": _write_hdf5, ".h5": _write_hdf5, "": _write_minari,
+    }  # fmt: skip
+    if path.suffix.lower() not in writers:
+        raise ValueError(
+            f"{path} has the ending {path.suffix!r}, expected .npz, .hdf5, .h5, or none for Minari"
+        )
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        writers[path.suffix.lower()](dataset, aside / path.name)
+        os.replace(aside / path.name, path)
+    finally:
+        shutil.rmtree(aside)
+    return path
+
+
+def _write_npz(dataset: Dataset, path: Path) -> None:
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **{key: getattr(dataset, key) for key in KEYS})
+
+
+def _write_hdf5(dataset: Dataset, path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for key in KEYS:
+            file.create_dataset(key, data=getattr(dataset, key), compression="gzip")
+
+
+def _write_minari(dataset: Dataset, path: Path) -> None:
+    import h5py
+
+    inner = ~(dataset.terminals | dataset.timeouts)[:-1]
+    joined = dataset.next_observations[:-1][inner] == dataset.observations[1:][inner]
+    if not joined.all():
+        raise ValueError(
+            f"{dataset.source} cannot be a Minari dataset: its rows are not whole episodes, some "
+            "next observation is not the following row's observation"
+        )
+    (path / "data").mkdir(parents=True)
+    bounds = dataset.episodes()
+    with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
+        for number, (start, stop) in enumerate(bounds):
+            group = file.create_group(f"episode_{number}")
+            group.attrs.update({"id": number, "total_steps": int(stop - start)})
+            rows = slice(start, stop)
+            last = dataset.next_observations[stop - 1 : stop]
+            for key, array in {
+                "observations": np.concatenate([dataset.observations[rows], last]),
+                "actions": dataset.actions[rows],
+                "rewards": dataset.rewards[rows],
+                "terminations": dataset.terminals[rows],
+                "truncations": dataset.timeouts[rows],
+            }.items():
+                group.create_dataset(key, data=array)
+    size = (path / "data" / "main_data.hdf5").stat().st_size
+    metadata = {
+        "dataset_id": f"{path.name}-v0",
+        "minari_version": _MINARI,
+        "data_format": "hdf5",
+        "jpeg_encoding": False,
+        "total_episodes": len(bounds),
+        "total_steps": len(dataset),
+        "dataset_size": round(size / 1e6, 1),
+        "observation_space": json.dumps(_space(dataset.observations)),
+        "action_space": json.dumps(_space(dataset.actions)),
+    }
+    (path / "data" / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
+
+
+def _space(rows: np.ndarray) -> dict[str, Any]:
+    """The space that the rows are known to be of, in Minari's words; bounds are not known."""
+    if rows.ndim == 1:
+        return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(rows.max()) + 1}
+    low, high = (0, 255) if rows.dtype == np.uint8 else (-np.inf, np.inf)
+    shape = rows.shape[1:]
+    return {
+        "type": "Box",
+        "dtype": str(rows.dtype),
+        "shape": list(shape),
+        "low": np.full(shape, low).tolist(),
+        "high": np.full(shape, high).tolist(),
+    }

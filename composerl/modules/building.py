@@ -1,0 +1,34 @@
+"""Networks from the JSON by which they describe themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from composerl.envs.spaces import Spaces
+from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
+from composerl.modules.categorical import categorical_actor
+from composerl.modules.dreamer import DreamerActor, dreamer_actor
+from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
+
+__all__ = ["build"]
+
+#: The closed list of networks that a policy file may name.
+_ACTORS = {
+    "categorical_actor": categorical_actor,
+    "dreamer_actor": dreamer_actor,
+    "fqf_network": fqf_network,
+    "gaussian_actor": gaussian_actor,
+    "iqn_network": iqn_network,
+    "tanh_gaussian_actor": tanh_gaussian_actor,
+}
+
+
+def build(description: dict[str, Any]) -> Actor | DreamerActor | QuantileActor:
+    """The network that an actor's ``description`` stands for, with fresh weights."""
+    factory = description.get("factory")
+    if not isinstance(factory, str) or factory not in _ACTORS:
+        raise ValueError(f"unknown network {factory!r}: expected one of {sorted(_ACTORS)}")
+    try:
+        return _ACTORS[factory](Spaces(**description["spaces"]), **description["arguments"])
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{factory} cannot be built from its description: {error}") from error

@@ -1,0 +1,116 @@
+"""Dreamer's policy, which remembers, and its critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+
+from composerl.envs.spaces import Spaces
+from composerl.modules.world import BINS, Latent, WorldModel, world_size
+from composerl.modules.world_parts import Head, draw, uniform_logs
+
+__all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
+
+
+class _ActorHead(nn.Module):
+    """Features to log-probabilities ``(..., actions)`` with 1 % uniform mix."""
+
+    def __init__(self, in_dim: int, num_actions: int, units: int, layers: int) -> None:
+        super().__init__()
+        self.head = Head(in_dim, num_actions, units, layers, out_scale=0.01)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return uniform_logs(self.head(features))
+
+
+class DreamerActor(nn.Module):
+    """A recurrent policy: a world model that follows what happens, and a head that acts on it.
+
+    State is explicit: :meth:`initial` makes it, :meth:`greedy` and :meth:`explore` take it and
+    return the next. It is a dictionary of tensors: ``deter``, ``stoch`` and the last ``action``.
+
+    Attributes:
+        description: JSON from which :func:`composerl.modules.build` makes an equal network.
+        recurrent: True: it carries state from step to step.
+        world_network: the world model, for the loss.
+        actor_network: features to log-probabilities of the actions, for the loss.
+    """
+
+    recurrent = True
+
+    def __init__(
+        self, world_network: WorldModel, actor_network: nn.Module, description: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.world_network = world_network
+        self.actor_network = actor_network
+        self.description = description
+
+    def initial(self, batch: int) -> dict[str, Tensor]:
+        """The state before an episode, for so many environments."""
+        latent = self.world_network.initial(batch)
+        action = torch.zeros(batch, dtype=torch.int64, device=latent.deter.device)
+        return {**latent._asdict(), "action": action}
+
+    def greedy(
+        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The likeliest action ``(batch,)`` given the likeliest latents, and the next state.
+
+        Args:
+            observation: uint8 ``(batch, channels, height, width)``.
+            state: from :meth:`initial` or the call before.
+            first: rows that start an episode, bool ``(batch,)``: their state is not looked at.
+        """
+        return self._act(observation, state, first, sample=False)
+
+    def explore(
+        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Like :meth:`greedy`, with latents and action drawn by torch's generator."""
+        return self._act(observation, state, first, sample=True)
+
+    @torch.no_grad()
+    def _act(
+        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        world = self.world_network
+        before = Latent(state["deter"], state["stoch"])
+        seen = world.observe(
+            world.image(observation), state["action"].unsqueeze(1), first.unsqueeze(1), before,
+            sample=sample,
+        )  # fmt: skip
+        latent = Latent(seen.latent.deter.squeeze(1), seen.latent.stoch.squeeze(1))
+        probs = self.actor_network(latent.features).exp()
+        noise = probs.new_empty(len(probs), 1).uniform_() if sample else None
+        action = draw(probs, noise).squeeze(-1)
+        return action, {**latent._asdict(), "action": action}
+
+
+def dreamer_actor(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> DreamerActor:
+    """Dreamer's world model and policy for images and discrete actions.
+
+    Args:
+        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
+        size: a name of :data:`~composerl.modules.SIZES`, or numbers under the same keys.
+    """
+    spaces = Spaces.of(env).require_discrete("dreamer_actor")
+    numbers = world_size(size)
+    world = WorldModel(spaces.obs_shape, spaces.num_actions, numbers)
+    head = _ActorHead(world.feature_dim, spaces.num_actions, numbers["units"], numbers["layers"])
+    # The numbers, not the name: a file stays readable when the named sizes change.
+    description = {"factory": "dreamer_actor", "spaces": spaces.to_json(),
+                   "arguments": {"size": numbers}}  # fmt: skip
+    return DreamerActor(world, head, description)
+
+
+def dreamer_critic(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> Head:
+    """Two-hot logits of the return, from the features of a world model of the same ``size``."""
+    Spaces.of(env).require_discrete("dreamer_critic")
+    n = world_size(size)
+    in_dim = n["deter"] + n["latents"] * n["classes"]
+    return Head(in_dim, BINS, n["units"], n["layers"], out_scale=0.0)

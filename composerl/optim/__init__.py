@@ -1,0 +1,13 @@
+"""Optimizers, the compiled step, learning-rate schedules, and fitting until convergence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from composerl._lazy import lazy
+
+if TYPE_CHECKING:
+    from composerl.optim.adam import FusedAdam
+    from composerl.optim.fit import DynamicsFit
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,0 +1,140 @@
+"""Training a learned model until it stops getting better on data it does not train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from composerl.losses import DynamicsLoss
+
+__all__ = ["DynamicsFit"]
+
+
+class _Update(Protocol):
+    """What a fit needs of a :class:`composerl.Update`."""
+
+    loss: Any
+
+    def __call__(self, batch: TensorDictBase) -> TensorDictBase: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class DynamicsFit:
+    """Fits an ensemble to transitions, each time from the weights that it has.
+
+    Rows are split at random. The normaliser is set to the training rows, of which each member
+    gets a bootstrap of its own. Training ends after ``patience`` epochs in which no member's
+    error on the holdout fell by ``min_gain``. Then every member goes back to its best weights,
+    those from before the fit included, and the best members become the elites.
+
+    All random numbers come from torch's global generator, so that ``state_dict`` (the update's,
+    and the metrics) is all that an exact resume needs.
+
+    Args:
+        update: of a :class:`~composerl.losses.DynamicsLoss` with ``per_member=True``.
+
+    Keyword Args:
+        batch_size: rows in a batch of each member.
+        holdout: share of the rows to judge by, in (0, 1).
+        max_holdout: at most so many.
+        patience: epochs without a gain before it ends.
+        min_gain: what counts as a gain, relative to the member's error, in [0, 1).
+        max_epochs: end after so many in any case.
+
+    Attributes:
+        metrics: of the last fit: ``model/`` and the update's metrics (means over the last epoch),
+            ``holdout_mse`` (mean of the elites), ``epochs``, ``rows``. Empty before the first.
+    """
+
+    def __init__(
+        self,
+        update: _Update,
+        *,
+        batch_size: int = 256,
+        holdout: float = 0.2,
+        max_holdout: int = 5000,
+        patience: int = 5,
+        min_gain: float = 0.01,
+        max_epochs: int | None = None,
+    ) -> None:
+        if not isinstance(update.loss, DynamicsLoss) or not update.loss.per_member:
+            raise ValueError("DynamicsFit needs the Update of a DynamicsLoss with per_member=True")
+        if not 0 < holdout < 1:
+            raise ValueError(f"holdout must be in (0, 1), got {holdout}")
+        if not 0 <= min_gain < 1:
+            raise ValueError(f"min_gain must be in [0, 1), got {min_gain}")
+        for name, value in (
+            ("batch_size", batch_size), ("max_holdout", max_holdout), ("patience", patience),
+            ("max_epochs", 1 if max_epochs is None else max_epochs),
+        ):  # fmt: skip
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.update = update
+        self.metrics: dict[str, float] = {}
+        self._batch_size = batch_size
+        self._holdout = holdout
+        self._max_holdout = max_holdout
+        self._patience = patience
+        self._min_gain = min_gain
+        self._max_epochs = max_epochs
+
+    def __call__(self, data: TensorDictBase) -> dict[str, float]:
+        """Fit to these transitions, of any batch shape; returns the metrics."""
+        loss, model = self.update.loss, self.update.loss.model
+        train, judge = self._split(data.select(*loss.in_keys).reshape(-1))
+        members = model.members
+        model.set_normalizer(*loss.columns(train))
+        bootstrap = torch.randint(len(train), (members, len(train)))
+
+        best = loss.holdout_mse(judge)
+        reference, weights = best, [p.detach().clone() for p in model.parameters()]
+        epochs = stale = 0
+        while stale < self._patience and epochs != self._max_epochs:
+            shuffled = bootstrap.gather(1, torch.rand(members, len(train)).argsort(1))
+            steps = [self.update(train[rows]) for rows in shuffled.split(self._batch_size, 1)]
+            mse = loss.holdout_mse(judge)
+            # A comparison is false for NaN: a member that diverges goes back to where it was.
+            better, gained = mse < best, mse < reference * (1 - self._min_gain)
+            best, reference = torch.where(better, mse, best), torch.where(gained, mse, reference)
+            weights = [
+                _choose(better, p, w) for p, w in zip(model.parameters(), weights, strict=True)
+            ]
+            epochs, stale = epochs + 1, 0 if gained.any() else stale + 1
+        with torch.no_grad():
+            for p, w in zip(model.parameters(), weights, strict=True):
+                p.copy_(w)
+        model.elites.copy_(best.argsort(stable=True)[: len(model.elites)])
+        found = {key: float(value) for key, value in torch.stack(steps).mean(0).items()}
+        found |= {"holdout_mse": float(best[model.elites].mean()), "epochs": float(epochs)}
+        self.metrics = {f"model/{key}": value for key, value in found.items()}
+        self.metrics["model/rows"] = float(len(train) + len(judge))
+        return self.metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model, its normaliser, elites and optimizer, and the last fit's metrics."""
+        return {"update": self.update.state_dict(), "metrics": dict(self.metrics)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self.update.load_state_dict(state["update"])
+        self.metrics = dict(state["metrics"])
+
+    def _split(self, rows: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Rows to train on and rows to judge by, at random."""
+        held = min(int(len(rows) * self._holdout), self._max_holdout)
+        if held < 1:
+            raise ValueError(f"holdout={self._holdout} of {len(rows)} rows leaves none to judge by")
+        order = torch.randperm(len(rows))
+        return rows[order[held:]], rows[order[:held]]
+
+
+def _choose(members: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """The members' part of ``new`` where they are chosen, else that of ``old``."""
+    return torch.where(members.reshape(-1, *[1] * (new.ndim - 1)), new.detach(), old)

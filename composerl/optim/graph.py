@@ -1,0 +1,156 @@
+"""The compiled form of an update: loss, backward, Adam and target networks in one graph."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+from torchrl.objectives import LossModule
+
+from composerl.optim.adam import FusedAdam, adam_state
+
+__all__ = ["GraphStep", "clip_factor", "total"]
+
+
+def total(out: TensorDictBase) -> Tensor:
+    """The sum of all outputs named ``loss_*``."""
+    losses = [value for key, value in out.items() if key.startswith("loss_")]
+    if not losses:
+        raise ValueError(f"the loss returned nothing to minimise: {sorted(out.keys())}")
+    return sum(losses[1:], losses[0])
+
+
+def clip_factor(norm: Tensor, limit: float) -> Tensor:
+    """What gradients of this norm are multiplied by to stay within the limit."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0)
+
+
+@dataclass
+class _AdamGroup:
+    """A parameter group and the scalars that change from step to step.
+
+    Bias corrections are computed in Python's float64, as torch.optim does, and handed to the
+    graph as tensors: a number in the graph would compile it anew at every step.
+    """
+
+    group: dict[str, Any]
+    optimizer: Optimizer
+    steps: int = 0
+    step_size: Tensor = field(default_factory=lambda: torch.zeros(()))
+    root: Tensor = field(default_factory=lambda: torch.zeros(()))
+    shrink: Tensor = field(default_factory=lambda: torch.ones(()))
+
+    def advance(self) -> None:
+        self.steps += 1
+        beta1, beta2 = self.group["betas"]
+        self.step_size.fill_(self.group["lr"] / (1 - beta1**self.steps))
+        self.root.fill_(math.sqrt(1 - beta2**self.steps))
+        self.shrink.fill_(1 - self.group["lr"] * self.group["weight_decay"])
+
+    def step(self, p: nn.Parameter, grad: Tensor) -> None:
+        beta1, beta2 = self.group["betas"]
+        state = self.optimizer.state[p]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        if self.group["weight_decay"]:
+            if self.group["decoupled_weight_decay"]:
+                p.mul_(self.shrink)
+            else:
+                grad = grad + self.group["weight_decay"] * p
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        p.sub_(mean / (square.sqrt() / self.root + self.group["eps"]) * self.step_size)
+
+
+class GraphStep:
+    """Calls the compiled update; optimizers other than plain Adam and AdamW step after it."""
+
+    def __init__(
+        self,
+        loss: LossModule,
+        parameters: Sequence[nn.Parameter],
+        optimizers: Sequence[Optimizer],
+        max_grad_norm: float | None,
+        move_targets: Callable[[], None],
+    ) -> None:
+        # The cache must outlive the process: compiling takes half a minute, loading seconds.
+        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "composerl" / "inductor"))
+        import torch._dynamo
+
+        torch._dynamo.config.trace_autograd_ops = True
+        self._loss = loss
+        self._parameters = list(parameters)
+        self._optimizers = list(optimizers)
+        self._max_grad_norm = max_grad_norm
+        self._move_targets = move_targets
+        self._after = [opt for opt in optimizers if not _is_simple_adam(opt)]
+        self.rebind()
+        self._compiled = torch.compile(self._step, fullgraph=True)
+
+    def rebind(self) -> None:
+        """Look the optimizers' groups and state up again, after they have been loaded."""
+        groups: dict[nn.Parameter, _AdamGroup] = {}
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups if optimizer not in self._after else ():
+                adam = _AdamGroup(group, optimizer)
+                for p in group["params"]:
+                    groups[p] = adam
+                    adam.steps = max(adam.steps, int(adam_state(optimizer, p)["step"]))
+        self._groups = [groups.get(p) for p in self._parameters]
+
+    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """One step."""
+        for adam in {id(adam): adam for adam in self._groups if adam is not None}.values():
+            adam.advance()
+        metrics, grads = self._compiled(batch)
+        if self._after:
+            for p, grad in zip(self._parameters, grads, strict=True):
+                p.grad = grad
+            for optimizer in self._after:
+                optimizer.step()
+                optimizer.zero_grad()
+            self._move_targets()
+        return metrics
+
+    def write_steps(self) -> None:
+        """Put the count where torch.optim keeps it, so that eager and compiled states agree."""
+        for p, adam in zip(self._parameters, self._groups, strict=True):
+            if adam is not None:
+                adam.optimizer.state[p]["step"].fill_(adam.steps)
+
+    def _step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        out = self._loss(batch)
+        grads = list(torch.autograd.grad(total(out), self._parameters, allow_unused=True))
+        rest: list[Tensor | None] = []
+        with torch.no_grad():
+            norm = torch.stack([g.norm() for g in grads if g is not None]).norm()
+            if self._max_grad_norm is not None:
+                factor = clip_factor(norm, self._max_grad_norm)
+                grads = [None if g is None else g * factor for g in grads]
+            for p, grad, adam in zip(self._parameters, grads, self._groups, strict=True):
+                if adam is not None and grad is not None:
+                    adam.step(p, grad)
+            if self._after:
+                # These optimizers step outside, and the targets must wait for their weights.
+                rest = [
+                    g if adam is None else None for g, adam in zip(grads, self._groups, strict=True)
+                ]
+            else:
+                self._move_targets()
+        metrics = {key: value.detach() for key, value in out.items()}
+        metrics["grad_norm"] = norm
+        return metrics, rest
+
+
+def _is_simple_adam(optimizer: Optimizer) -> bool:
+    return type(optimizer) in (Adam, AdamW, FusedAdam) and not any(
+        group["amsgrad"] or group["maximize"] for group in optimizer.param_groups
+    )
