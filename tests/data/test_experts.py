@@ -142,7 +142,7 @@ def test_a_trained_policy_plays(tmp_path):
         assert experts.lengths == (500, 500, 500)
     scripted = load_experts("scripted", "CartPole-v1", episodes=3)
     assert torch.equal(content(experts)["observation"], content(scripted)["observation"])
-    with pytest.raises(ValueError, match=r"the policy in .* is for .* but the environment has"):
+    with pytest.raises(ValueError, match=r"Policy\(.* is for .* but the environment has"):
         load_experts(composerl.load(run), "Acrobot-v1")
 
 
