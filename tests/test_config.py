@@ -1,4 +1,4 @@
-"""Configuration: flags, YAML, suggestions, one sentence per mistake (X5)."""
+"""Configuration: flags, YAML, suggestions, one sentence per mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dreamer's policy outside of training: saved, loaded, acting in an environment (X1, X3, DR5)."""
+"""Dreamer's policy outside of training: saved, loaded, acting in an environment."""
 
 from __future__ import annotations
 

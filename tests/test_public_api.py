@@ -1,4 +1,4 @@
-"""Public names: listed, documented, importable as promised (X4)."""
+"""Public names: listed, documented, importable as promised."""
 
 from __future__ import annotations
 

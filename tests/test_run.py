@@ -1,4 +1,4 @@
-"""Run: the directory, the loop, early stopping, interruption, tracking (X8, X9, X10)."""
+"""Run: the directory, the loop, early stopping, interruption, tracking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row X8: metrics go to metrics.jsonl always, to W&B and TensorBoard on request."""
+"""Metrics go to metrics.jsonl always, to W&B and TensorBoard on request."""
 
 from __future__ import annotations
 

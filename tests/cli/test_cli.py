@@ -57,7 +57,7 @@ def test_recipes_are_listed_copied_and_explained(cli, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(composerl.recipes()))
 def test_every_copy_stands_alone(cli, name, tmp_path):
-    """X7: away from the others, too."""
+    """Also where the other recipes are not beside it."""
     assert cli("recipes", "copy", name, tmp_path / "mine.py").code == 0
     helped = cli("run", tmp_path / "mine.py", "--help")
     assert (helped.code, "--eval-every" in helped.out) == (0, True)

@@ -1,4 +1,4 @@
-"""The built wheel, unpacked away from the clone, carries the recipes and runs them (X7)."""
+"""The built wheel, unpacked away from the clone, carries the recipes and runs them."""
 
 from __future__ import annotations
 

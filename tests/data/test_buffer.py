@@ -1,4 +1,4 @@
-"""Datasets as replay buffers (D3, D4)."""
+"""Datasets as replay buffers."""
 
 from __future__ import annotations
 

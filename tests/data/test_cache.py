@@ -1,4 +1,4 @@
-"""The cache of generated datasets (D1): used, verified, rebuilt, never in the way."""
+"""The cache of generated datasets: used, verified, rebuilt, never in the way."""
 
 from __future__ import annotations
 

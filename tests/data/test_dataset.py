@@ -1,4 +1,4 @@
-"""What is derived and dropped (D2), on arrays small enough to read."""
+"""What is derived and dropped, on arrays small enough to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts: behaviours, files and trained policies as demonstrations; subsampling (GA3)."""
+"""Experts: behaviours, files and trained policies as demonstrations; subsampling."""
 
 from __future__ import annotations
 

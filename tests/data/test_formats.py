@@ -1,4 +1,4 @@
-"""Files that tests write and readers must return the content of (D2, D5)."""
+"""Files that tests write and readers must return the content of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated datasets: quality and determinism (D1)."""
+"""Generated datasets: quality and determinism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused, with source, key and row, and what is put right (D3, D5)."""
+"""What is refused, with source, key and row, and what is put right."""
 
 from __future__ import annotations
 

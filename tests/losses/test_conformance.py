@@ -1,4 +1,4 @@
-"""Every loss of the package is a native LossModule (X4, and the list in TORCHRL.md)."""
+"""Every loss of the package is a native LossModule: keys, targets, gradients, compile."""
 
 from __future__ import annotations
 

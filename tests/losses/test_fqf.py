@@ -1,4 +1,4 @@
-"""FQF: numbers by hand, where the fractions go, who owns which gradient, every knob (FQF1-3)."""
+"""FQF: numbers by hand, where the fractions go, who owns which gradient, every knob."""
 
 from __future__ import annotations
 

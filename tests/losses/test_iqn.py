@@ -1,4 +1,4 @@
-"""IQN: numbers by hand, a second rendition, every knob, what it learns (IQN1, IQN3, IQN4)."""
+"""IQN: numbers by hand, a second rendition, every knob, what it learns."""
 
 from __future__ import annotations
 

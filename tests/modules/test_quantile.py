@@ -1,4 +1,4 @@
-"""Quantile networks: shapes, cosines, fractions, acting, every knob (IQN1, IQN2, IQN4, FQF1-2)."""
+"""Quantile networks: shapes, cosines, fractions, acting, every knob."""
 
 from __future__ import annotations
 

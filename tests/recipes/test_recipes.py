@@ -1,4 +1,4 @@
-"""Every recipe: runs, can be imported, repeats and resumes to the bit (X1-X3, X10)."""
+"""Every recipe: runs, can be imported, repeats and resumes to the bit."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_online_phase_resumes_exactly(path, tmp_path):
 
 @every_recipe
 def test_uniform_replay_resumes_exactly_and_prioritized_makes_a_difference(path, tmp_path):
-    """FQF4: priorities are on by default, so the shared tests have them in their checkpoints."""
+    """Priorities are on by default, so the shared tests have them in their checkpoints."""
     fields = load_recipe(path).Config.__dataclass_fields__
     if "prioritized" not in fields:
         pytest.skip("no prioritized replay")
