@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from composerl.envs.spaces import Spaces, open_gym
+from composerl.envs.opening import open_gym
+from composerl.envs.spaces import Spaces
 
 __all__ = ["Spaces", "open_gym"]

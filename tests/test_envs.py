@@ -10,8 +10,43 @@ from torchrl.envs import EnvBase, GymEnv, SerialEnv
 from torchrl.envs.utils import check_env_specs
 
 from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator
-from composerl.envs import make_env
+from composerl.data import generate
+from composerl.data.offline.generation import play_episodes
+from composerl.envs import make_env, open_gym
 from composerl.envs.spaces import Spaces
+
+
+class Counted(gym.Env):
+    """Counts how often it is opened and closed; takes one argument of its own."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    opened = closed = 0
+
+    def __init__(self, length=4):
+        Counted.opened += 1
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), 5.0, self.t == self.length, False, {}
+
+    def close(self):
+        Counted.closed += 1
+
+
+@pytest.fixture
+def counted():
+    """A registered environment whose openings are counted from 0."""
+    gym.register("Counted-v0", entry_point=lambda length=4: Counted(length))
+    Counted.opened = Counted.closed = 0
+    yield "Counted-v0"
+    gym.registry.pop("Counted-v0")
 
 
 class Wide(gym.Env):
@@ -119,3 +154,65 @@ def test_evaluation_counts_episodes_right():
 def test_evaluation_of_discrete_actions():
     result = Evaluator("CartPole-v1")(lambda obs: torch.zeros(len(obs), dtype=torch.long), 4, 0)
     assert all(8 <= length <= 11 for length in result.lengths)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("factory", [False, True])
+def test_only_what_is_stepped_is_opened(counted, num_envs, factory):
+    made = make_env(Counted if factory else counted, num_envs)
+    Spaces.of(made)
+    made.rollout(3)
+    assert Counted.opened == num_envs
+    made.close()
+    assert Counted.closed == num_envs
+
+
+def test_shapes_open_one_environment_and_close_it(counted):
+    spaces = Spaces.of(counted)
+    assert Spaces.of(spaces) is spaces
+    assert (Counted.opened, Counted.closed) == (1, 1)
+
+
+def test_generated_data_open_no_environment_for_shapes(counted):
+    generate(counted, "random", 20, 0)
+    assert (Counted.opened, Counted.closed) == (8, 8)
+    play_episodes(counted, None, 3, 0, "three")
+    assert (Counted.opened, Counted.closed) == (11, 11)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("factory", [False, True])
+def test_keyword_arguments_reach_the_environment(counted, num_envs, factory):
+    env = Counted if factory else counted
+    assert make_env(env, num_envs, length=2).rollout(9).shape[-1] == 2
+    assert open_gym(env, length=7).unwrapped.length == 7
+    assert Spaces.of(env, length=3) == Spaces.of(env)
+
+
+def test_keyword_arguments_of_gymnasium_itself():
+    assert len(make_env("Pendulum-v1", max_episode_steps=7, g=5.0).rollout(20)) == 7
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "message"),
+    [
+        (
+            "Pendulum-v1",
+            {"h": 1, "g": 9.0, "j": 2},
+            "Pendulum-v1' does not take h, j; .* g",
+        ),
+        (Counted, {"height": 1}, "'Counted' does not take height; it takes length"),
+        (lambda **kwargs: Counted(**kwargs), {"size": 1}, "does not take size"),
+        ("Pendulum-v1", {"max_episode_steps": "x"}, "cannot be made with {'max_episode_steps'"),
+    ],
+)
+def test_keyword_arguments_that_are_not_taken_are_named(env, kwargs, message):
+    for use in (make_env, open_gym, Spaces.of):
+        with pytest.raises(ValueError, match=message):
+            use(env, **kwargs)
+
+
+def test_keyword_arguments_come_too_late_for_an_open_environment():
+    for env in (make_env("Pendulum-v1"), gym.make("Pendulum-v1"), Spaces.of("Pendulum-v1")):
+        with pytest.raises(ValueError, match="g are for an environment that is still to be opened"):
+            Spaces.of(env, g=1.0)

@@ -2,70 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from torchrl.envs import DoubleToFloat, EnvBase, GymWrapper, SerialEnv, TransformedEnv
+from torchrl.envs import (
+    Compose,
+    DoubleToFloat,
+    EnvBase,
+    GymWrapper,
+    SerialEnv,
+    Transform,
+    TransformedEnv,
+)
 
-from composerl.envs.spaces import open_gym
+from composerl.envs.opening import open_gym
 
 __all__ = ["make_env"]
 
 
 def make_env(
-    env: str | Callable[[], gym.Env | EnvBase],
+    env: str | Callable[..., gym.Env | EnvBase],
     num_envs: int = 1,
     *,
+    transforms: Transform | Iterable[Transform] = (),
     seed: int | None = None,
     device: str | torch.device = "cpu",
+    **kwargs: Any,
 ) -> EnvBase:
     """A TorchRL environment with float32 observations and actions in the environment's own terms.
 
-    Float actions keep their bounds; discrete actions are integers, not one-hot.
+    Float actions keep their bounds; discrete actions are integers, not one-hot. Dict observations
+    of Boxes are one vector, in gymnasium's order. A time limit ends an episode as ``truncated``,
+    never as ``terminated``.
 
     Args:
         env: gymnasium id, or a function that makes a gymnasium or TorchRL environment.
         num_envs: with more than one, a batch of environments stepped together in this process.
+        transforms: of TorchRL, applied in this order to the whole batch; copies of them are, so
+            that several environments can be made with the same ones.
         seed: seed of the environment; None leaves it unseeded.
         device: where its tensors live.
+        kwargs: of ``gymnasium.make``, or of the function.
 
-    A time limit ends an episode as ``truncated``, never as ``terminated``.
+    No environment is opened but those that are stepped (TorchRL opens one more, for its specs,
+    where it steps several of its own).
     """
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
-    first = open_gym(env)
-    made: EnvBase
-    if isinstance(first, EnvBase):
-        made = (first if num_envs == 1 else SerialEnv(num_envs, env)).to(device)
-    elif num_envs == 1:
-        made = _wrap(first, device)
+    ready = [open_gym(env, **kwargs)]  # tells of which kind they are
+
+    def make() -> Any:
+        return ready.pop() if ready else open_gym(env, **kwargs)
+
+    base: EnvBase
+    cast: list[Transform] = []
+    if isinstance(ready[0], EnvBase):
+        base = make() if num_envs == 1 else SerialEnv(num_envs, make)
     else:
-        first.close()
         # TorchRL resets finished environments itself; gymnasium's default autoreset would hand
         # it one junk transition per episode.
-        made = _wrap(
-            SyncVectorEnv(
-                [lambda: open_gym(env)] * num_envs, autoreset_mode=AutoresetMode.DISABLED
-            ),
-            device,
+        base = GymWrapper(
+            make()
+            if num_envs == 1
+            else SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED),
+            device=device,
+            categorical_action_encoding=True,
         )
+        cast = _to_single(base)
+    layers = [*cast, *_copies(transforms)]
+    if layers:
+        base = TransformedEnv(base, layers[0] if len(layers) == 1 else Compose(*layers))
+    made = base.to(device)
     if seed is not None:
         made.set_seed(seed)
     return made
 
 
-def _wrap(env: Any, device: str | torch.device) -> EnvBase:
-    wrapped = GymWrapper(env, device=device, categorical_action_encoding=True)
-    wide = wrapped.observation_spec["observation"].dtype == torch.float64
-    wide_action = wrapped.action_spec.dtype == torch.float64
+def _to_single(env: EnvBase) -> list[Transform]:
+    """The cast that an environment in float64 needs."""
+    wide = env.observation_spec["observation"].dtype == torch.float64
+    wide_action = env.action_spec.dtype == torch.float64
     if not wide and not wide_action:
-        return wrapped
-    return TransformedEnv(
-        wrapped,
+        return []
+    return [
         DoubleToFloat(
             in_keys=["observation"] if wide else [], in_keys_inv=["action"] if wide_action else []
-        ),
-    )
+        )
+    ]
+
+
+def _copies(transforms: Transform | Iterable[Transform]) -> list[Transform]:
+    """One flat list of transforms that belong to no environment yet."""
+    if isinstance(transforms, Compose) or not isinstance(transforms, Transform):
+        return [copy for transform in transforms for copy in _copies(transform)]
+    # A clone is free of the environment, a deep copy of the other's buffers.
+    return [deepcopy(transforms.clone())]

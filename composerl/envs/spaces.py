@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
-from composerl.envs.games import PREFIXES, open_game
+from composerl.envs.opening import flat_space, open_gym
 
 __all__ = ["Spaces", "open_gym"]
 
@@ -28,10 +26,12 @@ class Spaces:
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     num_actions: int | None = None
+    obs_parts: tuple[str, ...] | None = field(default=None, compare=False)
+    """Names of the arrays that an observation was joined from, in order, where it was."""
 
     def __post_init__(self) -> None:
         # JSON turns tuples into lists: normalise, so that equal spaces compare equal.
-        for name in ("obs_shape", "low", "high"):
+        for name in ("obs_shape", "low", "high", "obs_parts"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, tuple(value))
@@ -51,7 +51,10 @@ class Spaces:
     @property
     def action_dim(self) -> int:
         """Length of a float action; the number of choices when actions are discrete."""
-        return self.num_actions if self.low is None else len(self.low)
+        if self.low is not None:
+            return len(self.low)
+        assert self.num_actions is not None  # one of them is set
+        return self.num_actions
 
     @property
     def obs_dim(self) -> int:
@@ -81,79 +84,72 @@ class Spaces:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def of(cls, env: Any) -> Spaces:
-        """The spaces of a gymnasium id, factory or environment, or of a TorchRL one."""
-        if isinstance(env, Spaces):
-            return env
-        if hasattr(env, "action_spec"):  # first, as a TorchRL environment can be called too
-            return cls._of_torchrl(env)
-        if isinstance(env, str) or (callable(env) and not hasattr(env, "action_space")):
-            made = open_gym(env)
+    def of(cls, env: Any, **kwargs: Any) -> Spaces:
+        """The spaces of a gymnasium id, factory or environment, or of a TorchRL one.
+
+        Only ids and factories are opened, with the keyword arguments; what is open is read.
+        """
+        torchrl = hasattr(env, "action_spec")
+        opened = torchrl or isinstance(env, Spaces) or hasattr(env, "action_space")
+        if isinstance(env, type) or not opened:
+            made = open_gym(env, **kwargs)
             try:
                 return cls.of(made)
             finally:
                 made.close()
-        space = getattr(env, "single_observation_space", env.observation_space)
-        action = getattr(env, "single_action_space", env.action_space)
-        if not isinstance(space, gym.spaces.Box):
+        if kwargs:
             raise ValueError(
-                f"only Box observations are supported, but the environment has {space}; "
-                "wrap it with gymnasium's FlattenObservation"
+                f"{', '.join(kwargs)} are for an environment that is still to be opened, got a "
+                f"{type(env).__name__}"
             )
-        common = {"obs_shape": space.shape, "obs_dtype": _obs_dtype(space.dtype)}
+        if isinstance(env, Spaces):
+            return env
+        if torchrl:
+            return cls._of_torchrl(env)
+        space = flat_space(getattr(env, "single_observation_space", env.observation_space))
+        action = getattr(env, "single_action_space", env.action_space)
+        shape, dtype = space.shape, _obs_dtype(space.dtype)
+        parts = getattr(space, "parts", None)
         if isinstance(action, gym.spaces.Discrete):
             if action.start != 0:
                 raise ValueError(
                     f"discrete actions must start at 0, got {action}; wrap the environment with "
                     "gymnasium's TransformAction"
                 )
-            return cls(num_actions=int(action.n), **common)
+            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=int(action.n))
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
             raise ValueError(
                 f"only Discrete and one-dimensional Box actions are supported, got {action}"
             )
-        return cls(low=_floats(action.low), high=_floats(action.high), **common)
+        low, high = _floats(action.low), _floats(action.high)
+        return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
 
     @classmethod
     def _of_torchrl(cls, env: Any) -> Spaces:
-        spec = env.observation_spec["observation"]
-        action = getattr(env, "action_spec_unbatched", env.action_spec)
-        shape = tuple(spec.shape[len(env.batch_size) :])
-        common = {"obs_shape": shape, "obs_dtype": str(spec.dtype).removeprefix("torch.")}
-        if hasattr(action.space, "n"):
-            return cls(num_actions=int(action.space.n), **common)
-        return cls(low=_floats(action.space.low), high=_floats(action.space.high), **common)
+        """Read from the specs."""
+        from torchrl.data.tensor_specs import CategoricalBox, ContinuousBox
 
-
-def open_gym(env: str | Callable[[], gym.Env], *, render_mode: str | None = None) -> gym.Env:
-    """Make an environment from its gymnasium id or factory; an unknown id says what is near.
-
-    ``render_mode`` is for ids: a factory has its own.
-    """
-    if not isinstance(env, str):
-        return _in_floats(env())
-    # Not every environment takes the argument.
-    options = {} if render_mode is None else {"render_mode": render_mode}
-    try:
-        if env.startswith(PREFIXES):
-            return open_game(env, **options)
-        return _in_floats(gym.make(env, **options))
-    except ImportError as error:
-        raise ValueError(
-            f"environment {env!r} needs a package that is not installed: {error}; "
-            'pip install "composerl[atari]" or "composerl[minatar]"'
-        ) from error
-    except gym.error.Error as error:
-        raise ValueError(f"environment {env!r} cannot be made: {error}") from error
-
-
-def _in_floats(env: Any) -> Any:
-    """A gymnasium environment whose observations are float32, float64 or pixels."""
-    space = getattr(env, "observation_space", None)
-    plain = ("uint8", "float32", "float64")
-    if isinstance(space, gym.spaces.Box) and str(space.dtype) not in plain:
-        return gym.wrappers.DtypeObservation(env, np.float32)
-    return env
+        if "observation" not in env.observation_spec.keys():  # noqa: SIM118
+            names = ", ".join(map(str, env.observation_spec.keys(True, True)))
+            raise ValueError(
+                f"the environment has no 'observation', but {names}: join or rename them by a "
+                "transform, for example CatTensors(out_key='observation')"
+            )
+        spec, action = env.observation_spec["observation"], env.action_spec_unbatched
+        shape, dtype = tuple(spec.shape[len(env.batch_size) :]), _obs_dtype(str(spec.dtype))
+        # Of an environment of ours, so that a dataset's parts can be put into its order.
+        space = getattr(env, "single_observation_space", getattr(env, "observation_space", None))
+        parts = getattr(space, "parts", None) if getattr(space, "shape", None) == shape else None
+        if isinstance(action.space, CategoricalBox):
+            number = int(action.space.n)
+            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=number)
+        if not isinstance(action.space, ContinuousBox) or len(action.shape) != 1:
+            raise ValueError(
+                "only OneHot, Categorical and one-dimensional Bounded or Unbounded actions are "
+                f"supported, got {action}"
+            )
+        low, high = _floats(action.space.low), _floats(action.space.high)
+        return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
 
 
 def _floats(values: Any) -> tuple[float, ...]:
@@ -162,4 +158,4 @@ def _floats(values: Any) -> tuple[float, ...]:
 
 def _obs_dtype(dtype: Any) -> str:
     """Float observations of any width are handled as float32; pixels stay uint8."""
-    return "uint8" if dtype == np.uint8 else "float32"
+    return "uint8" if dtype in (np.uint8, "torch.uint8") else "float32"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import warnings
 
 import gymnasium as gym
@@ -33,6 +35,29 @@ def test_the_cache_depends_on_the_version_of_gymnasium(cache, monkeypatch):
     monkeypatch.setattr(gym, "__version__", "0.0.0")
     generate("CartPole-v1", "random", 10, 0)
     assert len(list(cache.iterdir())) == 2
+
+
+def test_the_cache_depends_on_the_environment_s_arguments(cache):
+    """None and none given are the same; the order in which they are given does not matter."""
+    plain = generate("Pendulum-v1", "random", 10, 0)
+    assert generate("Pendulum-v1", "random", 10, 0, env_kwargs={}).fingerprint == plain.fingerprint
+    assert len(list(cache.iterdir())) == 1
+    light = generate("Pendulum-v1", "random", 10, 0, env_kwargs={"g": 1.0, "max_episode_steps": 3})
+    assert light.episodes().tolist() == [[0, 3], [3, 6], [6, 9], [9, 10]]
+    assert light.fingerprint != plain.fingerprint
+    generate("Pendulum-v1", "random", 10, 0, env_kwargs={"max_episode_steps": 3, "g": 1.0})
+    assert len(list(cache.iterdir())) == 2
+    generate("Pendulum-v1", "random", 10, 0, env_kwargs={"g": np.float32(1)})  # not JSON
+    assert len(list(cache.iterdir())) == 2
+    assert "'g': 1.0" in light.source
+
+
+def test_the_names_of_files_made_earlier_are_kept(cache):
+    """Written down from the file's name of before there were arguments."""
+    generate("CartPole-v1", "random", 100, 0)
+    request = json.dumps([1, "CartPole-v1", "random", 100, 0, gym.__version__])
+    name = hashlib.sha256(request.encode()).hexdigest()[:32]
+    assert [path.name for path in cache.iterdir()] == [f"{name}.npz"]
 
 
 def flip(content):

@@ -8,8 +8,10 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +20,8 @@ from composerl.data.offline.behaviours import Controller, Noise, act, controller
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
 from composerl.data.offline.formats import read_npz
-from composerl.envs.spaces import Spaces, open_gym
+from composerl.envs.opening import env_name, open_gym
+from composerl.envs.spaces import Spaces
 
 __all__ = ["cache_dir", "generate", "play_episodes"]
 
@@ -28,7 +31,13 @@ _LANES = 8
 
 
 def generate(
-    env: str | Callable[[], gym.Env], behaviour: str, size: int, seed: int, *, cache: bool = True
+    env: str | Callable[..., gym.Env],
+    behaviour: str,
+    size: int,
+    seed: int,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    cache: bool = True,
 ) -> Dataset:
     """Let a behaviour act in an environment for ``size`` steps.
 
@@ -42,11 +51,12 @@ def generate(
             ``mixed``, in which also a share of the actions is random and differs between episodes.
         size: Number of transitions.
         seed: Same arguments, same bytes.
+        env_kwargs: Of ``gymnasium.make``, or of the factory.
         cache: Keep the result in ``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else
             ``~/.cache/composerl``. Only environments that come with gymnasium are kept, as
             only of those the version is known.
     """
-    name = env if isinstance(env, str) else getattr(env, "__name__", "a factory")
+    name = env_name(env)
     controller_for(name, behaviour)
     for what, value, least in (("size", size, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
@@ -54,14 +64,19 @@ def generate(
                 f"{what} of a generated dataset must be an integer of at least {least}"
                 f", got {value!r}"
             )
-    source = f"{name} {behaviour} (size {size}, seed {seed})"
-    if not (cache and isinstance(env, str) and _ships_with_gymnasium(env)):
-        return _roll_out(env, name, behaviour, int(size), int(seed), source)
-    request = json.dumps([_VERSION, env, behaviour, int(size), int(seed), gym.__version__])
+    kwargs = dict(env_kwargs or {})
+    told = f", {kwargs}" if kwargs else ""
+    source = f"{name} {behaviour} (size {size}, seed {seed}{told})"
+    arguments = (env, name, behaviour, int(size), int(seed), source, kwargs)
+    # Without keyword arguments, the names of the files are those of earlier versions.
+    key = [_VERSION, env, behaviour, int(size), int(seed), gym.__version__, *filter(None, [kwargs])]
+    if not (cache and _ships_with_gymnasium(env) and _is_json(kwargs)):
+        return _roll_out(*arguments)
+    request = json.dumps(key, sort_keys=True)
     path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
     dataset = _load(path, request, source)
     if dataset is None:
-        dataset = _roll_out(env, name, behaviour, int(size), int(seed), source)
+        dataset = _roll_out(*arguments)
         _save(path, request, dataset)
     return dataset
 
@@ -102,17 +117,22 @@ class _Episode:
 
 
 def _roll_out(
-    env: str | Callable[[], gym.Env], name: str, behaviour: str, size: int, seed: int, source: str
+    env: str | Callable[..., gym.Env],
+    name: str,
+    behaviour: str,
+    size: int,
+    seed: int,
+    source: str,
+    kwargs: Mapping[str, Any],
 ) -> Dataset:
-    spaces, controller = Spaces.of(env), controller_for(name, behaviour)
-    if not spaces.discrete and not np.isfinite([*spaces.low, *spaces.high]).all():
-        raise ValueError(
-            f"{name} has no bounds to its actions, so that random ones cannot be drawn evenly"
-        )
-    envs = [open_gym(env) for _ in range(_LANES)]
     finished: list[_Episode] = []
     room = size
-    try:
+    with _lanes(env, _LANES, kwargs) as envs:
+        spaces, controller = Spaces.of(envs[0]), controller_for(name, behaviour)
+        if not spaces.discrete and not np.isfinite(np.array([spaces.low, spaces.high])).all():
+            raise ValueError(
+                f"{name} has no bounds to its actions, so that random ones cannot be drawn evenly"
+            )
         while room > 0:
             first = len(finished)
             episodes = [
@@ -121,24 +141,23 @@ def _roll_out(
             _play(episodes, controller, spaces, room)
             room -= sum(map(len, episodes))
             finished += episodes
-    finally:
-        for lane in envs:
-            lane.close()
     return _joined(finished, spaces, size, source)
 
 
 def play_episodes(
-    env: str | Callable[[], gym.Env],
+    env: str | Callable[..., gym.Env],
     controller: Controller | None,
     episodes: int,
     seed: int,
     source: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
-    spaces, behaviour = Spaces.of(env), "random" if controller is None else "scripted"
-    envs = [open_gym(env) for _ in range(min(_LANES, episodes))]
+    behaviour = "random" if controller is None else "scripted"
     finished: list[_Episode] = []
-    try:
+    with _lanes(env, min(_LANES, episodes), env_kwargs or {}) as envs:
+        spaces = Spaces.of(envs[0])
         while len(finished) < episodes:
             numbers = range(len(finished), min(len(finished) + len(envs), episodes))
             lanes = [
@@ -147,10 +166,19 @@ def play_episodes(
             ]
             _play(lanes, controller, spaces, room=sys.maxsize)
             finished += lanes
-    finally:
-        for lane in envs:
-            lane.close()
     return _joined(finished, spaces, sum(map(len, finished)), source)
+
+
+@contextmanager
+def _lanes(
+    env: str | Callable[..., gym.Env], number: int, kwargs: Mapping[str, Any]
+) -> Iterator[list[gym.Env]]:
+    """So many environments, stepped side by side, and closed in the end."""
+    with ExitStack() as stack:
+        envs = [open_gym(env, **kwargs) for _ in range(number)]
+        for lane in envs:
+            stack.callback(lane.close)
+        yield envs
 
 
 def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) -> Dataset:
@@ -161,7 +189,7 @@ def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) ->
     }
     columns["timeouts"][-1] = True
     types = (spaces.obs_dtype, None, "float32", spaces.obs_dtype, bool, bool)
-    arrays = {
+    arrays: dict[str, Any] = {
         key: columns[key].astype(kind or columns[key].dtype)
         for key, kind in zip(KEYS, types, strict=True)
     }
@@ -169,7 +197,9 @@ def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) ->
     return Dataset(**arrays, source=source)
 
 
-def _play(episodes: list[_Episode], controller, spaces: Spaces, room: int) -> None:
+def _play(
+    episodes: list[_Episode], controller: Controller | None, spaces: Spaces, room: int
+) -> None:
     """Step all episodes together until each is over or lies beyond the rows there is room for."""
     while True:
         # Earlier episodes only grow: what is beyond the room now will stay beyond it.
@@ -185,9 +215,19 @@ def _play(episodes: list[_Episode], controller, spaces: Spaces, room: int) -> No
             episode.step(action)
 
 
-def _ships_with_gymnasium(env: str) -> bool:
-    Spaces.of(env)  # an unknown id is refused here, in a sentence
-    return str(gym.spec(env).entry_point).startswith("gymnasium.")
+def _ships_with_gymnasium(env: str | Callable[..., gym.Env]) -> bool:
+    try:
+        return isinstance(env, str) and str(gym.spec(env).entry_point).startswith("gymnasium.")
+    except gym.error.Error:
+        return False  # opening it says what is wrong
+
+
+def _is_json(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments can be told from others by their text."""
+    try:
+        return json.loads(json.dumps(kwargs)) == kwargs
+    except (TypeError, ValueError):
+        return False
 
 
 def _checksum(request: str, dataset: Dataset) -> str:
@@ -199,7 +239,7 @@ def _load(path: Path, request: str, source: str) -> Dataset | None:
     try:
         if not path.exists():
             return None
-        arrays = read_npz(path, (*KEYS, "checksum"))
+        arrays: dict[str, Any] = read_npz(path, (*KEYS, "checksum"))
         stored = str(arrays.pop("checksum"))
         dataset = Dataset(**arrays, source=source)
         if stored == _checksum(request, dataset):

@@ -1,0 +1,151 @@
+"""Gymnasium environments from an id or a factory, with observations as one plain array."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+
+import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
+from composerl.envs.games import PREFIXES, open_game
+
+__all__ = ["FlatBox", "env_name", "flat_space", "open_gym"]
+
+
+def open_gym(
+    env: str | Callable[..., Any], *, render_mode: str | None = None, **kwargs: Any
+) -> Any:
+    """Make an environment from its gymnasium id or factory; an unknown id says what is near.
+
+    A Dict or Tuple of Boxes is flattened to one vector, in the order of
+    ``gymnasium.spaces.flatten``; a factory's TorchRL environment is left as it is.
+
+    Args:
+        env: gymnasium id, or a function that makes an environment.
+        render_mode: for ids: a factory has its own.
+        kwargs: of ``gymnasium.make``, or of the factory.
+    """
+    if not isinstance(env, str):
+        return _plain(_call(env, env, kwargs))
+    if render_mode is not None:  # not every environment takes the argument
+        kwargs["render_mode"] = render_mode
+    try:
+        if env.startswith(PREFIXES):
+            return _call(partial(open_game, env), env, kwargs)
+        return _plain(_call(partial(gym.make, env), env, kwargs))
+    except ImportError as error:
+        raise ValueError(
+            f"environment {env!r} needs a package that is not installed: {error}; "
+            'pip install "composerl[atari]" or "composerl[minatar]"'
+        ) from error
+    except gym.error.Error as error:
+        raise ValueError(f"environment {env!r} cannot be made: {error}") from error
+
+
+def env_name(env: str | Callable[..., Any]) -> str:
+    """What to call an environment in a message: its id, or the name of its factory."""
+    return env if isinstance(env, str) else getattr(env, "__name__", "a factory")
+
+
+# ---- keyword arguments -------------------------------------------------------------------------
+
+
+def _call(make: Callable[..., Any], env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return make(**kwargs)
+    except TypeError as error:
+        if not kwargs:
+            raise
+        named = f"environment {env_name(env)!r}"
+        unknown, known = _unknown(env, kwargs, str(error))
+        if not unknown:
+            raise ValueError(f"{named} cannot be made with {kwargs}: {error}") from error
+        takes = f"; it takes {', '.join(known)}" if known else ""
+        raise ValueError(f"{named} does not take {', '.join(unknown)}{takes}") from error
+
+
+def _unknown(
+    env: str | Callable[..., Any], kwargs: Mapping[str, Any], message: str
+) -> tuple[list[str], list[str]]:
+    """Those of the keyword arguments that an environment does not take, and those it takes."""
+    creator: Any = env
+    if isinstance(env, str):
+        creator = gym.spec(env).entry_point
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    parameters = inspect.signature(creator).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # what it hands on is not known here
+        return re.findall(r"unexpected keyword argument '(\w+)'", message)[:1], known
+    own = ("max_episode_steps", "disable_env_checker") if isinstance(env, str) else ()
+    return [key for key in kwargs if key not in known and key not in own], known
+
+
+# ---- observations ------------------------------------------------------------------------------
+
+
+class FlatBox(gym.spaces.Box):
+    """The Box that a Dict or Tuple was flattened to; knows the names of its parts, in order.
+
+    Nested names are joined by ``/``; the elements of a Tuple are ``_index_0`` and so on, as in
+    Minari's files.
+    """
+
+    parts: tuple[str, ...]
+
+
+def flat_space(space: gym.Space) -> gym.spaces.Box:
+    """The space as one Box: itself, or flattened as ``gymnasium.spaces.flatten`` does."""
+    if isinstance(space, gym.spaces.Box):
+        return space
+    leaves = dict(_leaves(space))
+    if any(not isinstance(leaf, gym.spaces.Box) for leaf in leaves.values()):
+        raise ValueError(
+            "only Box observations and Dicts or Tuples of Boxes are supported, but the environment "
+            f"has {space}; wrap it with gymnasium's FlattenObservation or TransformObservation"
+        )
+    if images := [name for name, leaf in leaves.items() if len(leaf.shape or ()) > 2]:
+        raise ValueError(
+            f"observations {', '.join(leaves)} mix images ({', '.join(images)}) with vectors or "
+            "other images: keep one array, for example gymnasium's TransformObservation(env, "
+            f"lambda obs: obs[{images[0]!r}], env.observation_space[{images[0]!r}])"
+        )
+    flat = gym.spaces.flatten_space(space)
+    assert isinstance(flat, gym.spaces.Box)
+    made = FlatBox(flat.low, flat.high, dtype=flat.dtype.type)
+    made.parts = tuple(leaves)
+    return made
+
+
+def _leaves(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
+    """The spaces that a Dict or Tuple is made of, in order, by their joined names."""
+    below = f"{name}/" if name else ""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _leaves(part, f"{below}{key}")
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from _leaves(part, f"{below}_index_{index}")
+    else:
+        yield name, space
+
+
+def _plain(env: Any) -> Any:
+    """A gymnasium environment whose observations are one array of float32, float64 or pixels."""
+    space = getattr(env, "observation_space", None)
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        flat = flat_space(space)
+        env = gym.wrappers.TransformObservation(env, partial(gym.spaces.flatten, space), flat)
+        space = flat
+    if isinstance(space, gym.spaces.Box) and str(space.dtype) not in (
+        "uint8",
+        "float32",
+        "float64",
+    ):
+        return gym.wrappers.DtypeObservation(env, np.float32)
+    return env
