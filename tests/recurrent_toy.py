@@ -5,7 +5,11 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import torch
+from tensordict.nn import TensorDictModuleBase
 from torch import nn
+from torchrl.data import Unbounded
+from torchrl.envs import TensorDictPrimer
+from torchrl.envs.utils import ExplorationType, exploration_type
 
 
 class Diary(gym.Env):
@@ -42,7 +46,7 @@ class Diary(gym.Env):
         return self.show(), float(self.reward), over and not odd, over and odd, {}
 
 
-class Toy(nn.Module):
+class Toy(TensorDictModuleBase):
     """Remembers the mean pixels seen in the episode, its last action, and how many steps.
 
     ``state["steps"]`` counts the observations of the episode, so that a test sees every reset.
@@ -52,6 +56,9 @@ class Toy(nn.Module):
 
     def __init__(self, num_actions=3, size=4):
         super().__init__()
+        self.names = {"pixels": "pixels", "last_action": "action", "steps": "steps"}
+        self.in_keys = ["observation", "is_init", *self.names]
+        self.out_keys = ["action", *(("next", key) for key in self.names)]
         self.size = size
         self.net = nn.Linear(2 * size + 1, num_actions)
 
@@ -61,6 +68,23 @@ class Toy(nn.Module):
             "action": torch.zeros(batch, dtype=torch.int64),
             "steps": torch.zeros(batch, dtype=torch.int64),
         }
+
+    def make_tensordict_primer(self):
+        state = self.initial(1)
+        specs = {
+            key: Unbounded(state[name].shape[1:], dtype=state[name].dtype)
+            for key, name in self.names.items()
+        }
+        return TensorDictPrimer(specs, expand_specs=True)
+
+    def forward(self, data):
+        state = {name: data[key] for key, name in self.names.items()}
+        act = self.explore if exploration_type() == ExplorationType.RANDOM else self.greedy
+        action, state = act(data["observation"], state, data["is_init"].squeeze(-1))
+        data["action"] = action
+        for key, name in self.names.items():
+            data["next", key] = state[name]
+        return data
 
     def _logits(self, observation, state, first):
         assert observation.dtype == torch.uint8

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torchrl.collectors import Collector
+from torchrl.envs import Compose, InitTracker, TransformedEnv
+from torchrl.envs.utils import ExplorationType
 
 import composerl
 from composerl import Policy
@@ -59,6 +63,73 @@ def test_acting_and_training_see_the_same(actor):
         assert distance.min() < 1e-5
         lanes.add(int(distance.argmin()))
     assert lanes == {0, 1, 2}
+
+
+class Uneven(gym.Wrapper):
+    """Catch whose episodes end by a time limit too, at lengths that their seeds decide."""
+
+    def __init__(self):
+        super().__init__(gym.make(CATCH))
+
+    def reset(self, *, seed=None, options=None):
+        out = self.env.reset(seed=seed)
+        self.left = 3 + int(self.env.unwrapped.np_random.integers(20))
+        return out
+
+    def step(self, action):
+        obs, reward, ended, cut, info = self.env.step(action)
+        self.left -= 1
+        return obs, reward, ended, cut or (self.left == 0 and not ended), info
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("by_itself", [False, True])
+@pytest.mark.parametrize("kind", [ExplorationType.RANDOM, ExplorationType.DETERMINISTIC])
+def test_a_stock_collector_plays_what_the_plain_interface_would(actor, num_envs, by_itself, kind):
+    """Step by step over ends of both kinds, from the same random numbers."""
+    env = make_env(Uneven, num_envs, seed=0)
+    if not by_itself:
+        env = TransformedEnv(env, Compose(InitTracker(), actor.make_tensordict_primer()))
+    collector = Collector(
+        env, actor, frames_per_batch=60 * num_envs, exploration_type=kind,
+        auto_register_policy_transforms=by_itself,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    batch = collector.next().reshape(num_envs, 60)
+    torch.manual_seed(1)
+    state = actor.initial(num_envs)
+    act = actor.explore if kind == ExplorationType.RANDOM else actor.greedy
+    for t in range(60):
+        now = batch[:, t]
+        action, state = act(now["observation"], state, now["is_init"].squeeze(-1))
+        assert torch.equal(now["action"], action)
+        for key, name in {"deter": "deter", "stoch": "stoch", "last_action": "action"}.items():
+            assert torch.equal(now["next", key], state[name]), key
+    ends = batch["next", "done"]
+    assert ends.sum() > num_envs
+    assert torch.equal(batch["is_init"][:, 1:], ends[:, :-1])
+    assert batch["next", "truncated"].any()
+    assert len(batch["action"].unique()) == 3
+
+
+def test_keys_spec_and_state_dict(actor):
+    assert actor.in_keys == ["observation", "is_init", "deter", "stoch", "last_action"]
+    assert actor.out_keys == [
+        "action",
+        ("next", "deter"),
+        ("next", "stoch"),
+        ("next", "last_action"),
+    ]
+    assert {*actor.spec.keys(True, True)} == {*actor.out_keys}
+    # what a file holds is the two networks, and nothing that being a TensorDictModule adds
+    parts = {name.split(".")[0] for name in actor.state_dict()}
+    assert parts == {"world_network", "actor_network"}
+
+
+def test_without_its_primer_it_says_what_is_missing(actor):
+    env = TransformedEnv(make_env(CATCH), InitTracker())
+    with pytest.raises(KeyError, match=r"deter, stoch, last_action.*make_tensordict_primer"):
+        actor(env.reset())
 
 
 def test_policy_round_trip(actor, tmp_path):

@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
-from torchrl.envs import EnvBase
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase, TensorDictPrimer
+from torchrl.envs.utils import ExplorationType, exploration_type
 
 from composerl.envs.spaces import Spaces
 from composerl.modules.world import BINS, Latent, WorldModel, world_size
 from composerl.modules.world_parts import Head, draw, uniform_logs
 
 __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
+
+
+#: The keys of the state in a TensorDict, where ``action`` is the one to come, and its names.
+_STATE = {"deter": "deter", "stoch": "stoch", "last_action": "action"}
 
 
 class _ActorHead(nn.Module):
@@ -27,11 +35,18 @@ class _ActorHead(nn.Module):
         return uniform_logs(self.head(features))
 
 
-class DreamerActor(nn.Module):
+class DreamerActor(TensorDictModuleBase):
     """A recurrent policy: a world model that follows what happens, and a head that acts on it.
 
     State is explicit: :meth:`initial` makes it, :meth:`greedy` and :meth:`explore` take it and
     return the next. It is a dictionary of tensors: ``deter``, ``stoch`` and the last ``action``.
+
+    As a TensorDictModule it is one of TorchRL's recurrent policies: it reads ``observation``,
+    ``is_init`` (rows that start an episode, of an ``InitTracker``) and its state under ``deter``,
+    ``stoch`` and ``last_action``; it writes ``action`` and, under ``next``, the state that
+    follows. An environment carries the state along if it has the transform of
+    :meth:`make_tensordict_primer`, which ``Collector(..., auto_register_policy_transforms=True)``
+    appends by itself. Under ``ExplorationType.RANDOM`` (which collectors set) it explores.
 
     Attributes:
         description: JSON from which :func:`composerl.modules.build` makes an equal network.
@@ -49,6 +64,51 @@ class DreamerActor(nn.Module):
         self.world_network = world_network
         self.actor_network = actor_network
         self.description = description
+        self.in_keys = ["observation", "is_init", *_STATE]
+        self.out_keys = ["action", *(("next", key) for key in _STATE)]
+
+    @property
+    def spec(self) -> Composite:
+        """Of all that is written, for one environment."""
+        action = Categorical(self.world_network.num_actions)
+        return Composite(action=action, next=self._state_spec())
+
+    def make_tensordict_primer(self) -> TensorDictPrimer:
+        """The transform by which an environment carries the state from step to step."""
+        return TensorDictPrimer(self._state_spec(), expand_specs=True)
+
+    def _state_spec(self) -> Composite:
+        state = self.initial(1)
+        return Composite(
+            {
+                key: Unbounded(shape=state[name].shape[1:], dtype=state[name].dtype)
+                for key, name in _STATE.items()
+            }
+        )
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Act in each row: deterministically, or by chance under ``ExplorationType.RANDOM``."""
+        missing = [key for key in _STATE if key not in tensordict.keys()]  # noqa: SIM118
+        if missing:
+            raise KeyError(
+                f"the state of the policy is missing ({', '.join(missing)}): give the environment "
+                "its transform, env.append_transform(actor.make_tensordict_primer())"
+            )
+        first = tensordict.get("is_init").squeeze(-1)
+        shape = first.shape
+
+        def rows(key: str) -> Tensor:
+            value = tensordict.get(key)
+            return value.reshape(-1, *value.shape[len(shape) :])
+
+        state = {name: rows(key) for key, name in _STATE.items()}
+        act = self.explore if exploration_type() == ExplorationType.RANDOM else self.greedy
+        action, state = act(rows("observation"), state, first.reshape(-1))
+        tensordict.set("action", action.view(shape))
+        for key, name in _STATE.items():
+            tensordict.set(("next", key), state[name].view((*shape, *state[name].shape[1:])))
+        return tensordict
 
     def initial(self, batch: int) -> dict[str, Tensor]:
         """The state before an episode, for so many environments."""
@@ -100,8 +160,8 @@ def dreamer_actor(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small"
     """
     spaces = Spaces.of(env).require_discrete("dreamer_actor")
     numbers = world_size(size)
-    world = WorldModel(spaces.obs_shape, spaces.num_actions, numbers)
-    head = _ActorHead(world.feature_dim, spaces.num_actions, numbers["units"], numbers["layers"])
+    world = WorldModel(spaces.obs_shape, spaces.action_dim, numbers)
+    head = _ActorHead(world.feature_dim, spaces.action_dim, numbers["units"], numbers["layers"])
     # The numbers, not the name: a file stays readable when the named sizes change.
     description = {"factory": "dreamer_actor", "spaces": spaces.to_json(),
                    "arguments": {"size": numbers}}  # fmt: skip

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from recurrent_toy import Diary, Toy
+from tensordict import TensorDict
 from torch import nn
+from torchrl.envs.utils import ExplorationType
 
 from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.data import RecordCollector, SequenceReplay
@@ -151,13 +153,13 @@ class Forgetful(Diary):
         return super().reset(seed=None if seed is None else seed + Forgetful.played)
 
 
-def test_one_that_does_not_repeat_itself_starts_an_episode_that_records_tell(capsys):
+def test_one_that_does_not_repeat_itself_starts_an_episode_that_records_tell(caplog):
     one = RecordCollector(make_env(Forgetful, 2), Toy(), seed=0)
     for _ in range(3):
         one.next()
     other = RecordCollector(make_env(Forgetful, 2), Toy(), seed=0)
     other.load_state_dict(one.state_dict())
-    assert "does not repeat itself" in capsys.readouterr().err
+    assert "does not repeat itself" in caplog.text
     records = torch.cat([other.next() for _ in range(20)], 1)
     assert records["first"][:, 0].all()
     check_alignment(records)
@@ -214,8 +216,47 @@ def test_vectors_and_continuous_actions(num_envs):
     assert (records["action"][:, 1:] != 0).all()
 
 
+def test_torchrl_knows_the_policy():
+    torch.manual_seed(0)
+    policy, other = Toy(), Toy()
+    collector = RecordCollector(make_env(Diary, 2), policy, seed=0)
+    assert collector.policy is policy
+    saved = collector.state_dict()["policy_state_dict"]
+    assert saved.keys() == policy.state_dict().keys()
+    collector.update_policy_weights_(TensorDict.from_module(other))
+    assert torch.equal(policy.net.weight, other.net.weight)
+    collector.load_state_dict(collector.state_dict() | {"policy_state_dict": Toy().state_dict()})
+    assert not torch.equal(policy.net.weight, other.net.weight)
+
+
+def test_iteration_ends_and_is_post_processed():
+    collector = RecordCollector(
+        make_env(Diary, 2), Toy(), seed=0, frames_per_batch=8, total_frames=24,
+        postproc=lambda records: records.set("mark", records["first"]),
+    )  # fmt: skip
+    batches = list(collector)
+    assert [batch.shape for batch in batches] == [(2, 4)] * 3
+    assert all(torch.equal(batch["mark"], batch["first"]) for batch in batches)
+
+
+def test_without_exploration_the_policy_is_greedy():
+    spy = Spy()
+    collector = RecordCollector(
+        make_env(Diary, 2), spy, seed=0, frames_per_batch=40,
+        exploration_type=ExplorationType.DETERMINISTIC,
+    )  # fmt: skip
+    records = collector.next()
+    assert spy.asked == []
+    again = RecordCollector(
+        make_env(Diary, 2), spy, seed=0, frames_per_batch=40,
+        exploration_type=ExplorationType.DETERMINISTIC,
+    ).next()  # fmt: skip
+    assert torch.equal(records["action"], again["action"])
+    assert len(records["action"].unique()) > 1
+
+
 def test_what_it_cannot_take_is_refused():
-    with pytest.raises(TypeError, match=r"one with memory \(recurrent = True\), got a Linear"):
+    with pytest.raises(TypeError, match=r"with memory \(recurrent = True\), got a Linear"):
         RecordCollector(make_env(Diary), nn.Linear(2, 2), seed=0)
     from torchrl.envs import StepCounter, TransformedEnv
 

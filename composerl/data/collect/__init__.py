@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from composerl._lazy import lazy
 
 if TYPE_CHECKING:
+    from composerl.data.collect.records import RecordEnv, to_records
     from composerl.data.collect.recurrent import RecordCollector
     from composerl.data.collect.vector import VectorCollector
 

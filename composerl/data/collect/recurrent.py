@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, RandomPolicy
 
 from composerl.data.collect.live import Live, for_gym
 from composerl.data.collect.vector import VectorCollector
@@ -19,7 +20,7 @@ __all__ = ["RecordCollector"]
 
 
 class RecordCollector(VectorCollector):
-    """Steps environments with a recurrent actor; gives records for a ``SequenceReplay``.
+    """Steps environments with a recurrent policy; gives records for a ``SequenceReplay``.
 
     A record holds the ``observation`` at time t, the ``action`` taken before it, the ``reward``
     received on arriving there, ``first`` (an episode starts here: action and reward are 0) and
@@ -32,58 +33,65 @@ class RecordCollector(VectorCollector):
     first of the next one, for which no action is taken. Records are what the collector counts
     (``frames_per_batch``, ``init_random_frames``, a run's steps).
 
-    The actor is one with ``recurrent``, ``initial(batch)`` and ``explore(observation, state,
-    first) -> (action, state)``. It sees each record once, in order, when the next one is asked
-    for, so that it acts by its newest weights. While actions are random it is not asked; it then
-    takes over from its initial state, also in the middle of an episode.
+    The policy is a TensorDictModule with ``recurrent``, ``initial(batch)`` and, on plain tensors,
+    ``explore(observation, state, first) -> (action, state)`` (and ``greedy``, for another
+    ``exploration_type``). It sees each record once, in order, when the next one is asked for, so
+    that it acts by its newest weights. While actions are random it is not asked; it then takes
+    over from its initial state, also in the middle of an episode. TorchRL's own collector gives
+    the same records in a :class:`~composerl.data.RecordEnv`, but takes twice as long (142 us a
+    record against 69, 16 environments of Catch and the smallest of Dreamer's networks).
 
     Seeds, metrics and checkpoints are those of :class:`~composerl.data.VectorCollector`: loading
-    a ``state_dict`` plays the episodes under way again, and gives the actor its state back.
+    a ``state_dict`` plays the episodes under way again, and gives the policy its state back.
 
     Args:
         create_env_fn: an environment of :func:`composerl.envs.make_env`, or a function for it.
-        actor: what acts; None acts at random.
+        policy: what acts; None acts at random.
 
     Keyword Args:
-        seed: of the episodes; None leaves them to the environment's own seeding.
-        init_random_frames: so many records at the start come from random actions.
         frames_per_batch: records of :meth:`next`, over all environments together; one of each
             environment by default.
+        seed: of the episodes; None leaves them to the environment's own seeding.
+        init_random_frames: so many records at the start come from random actions.
         total_frames: end of the iteration; -1 goes on for ever.
+        kwargs: of TorchRL's ``Collector`` (``postproc``, ``replay_buffer``, ...).
     """
 
     def __init__(
         self,
         create_env_fn: EnvBase | Callable[[], EnvBase],
-        actor: nn.Module | None = None,
+        policy: nn.Module | None = None,
         *,
+        frames_per_batch: int | None = None,
         seed: int | None = None,
         init_random_frames: int = 0,
-        frames_per_batch: int | None = None,
         total_frames: int = -1,
+        **kwargs: Any,
     ) -> None:
-        if actor is not None and not getattr(actor, "recurrent", False):
+        if policy is not None and not (
+            getattr(policy, "recurrent", False) and getattr(policy, "out_keys", None)
+        ):
             raise TypeError(
-                f"actor must be one with memory (recurrent = True), got a {type(actor).__name__}: "
-                "others are for a VectorCollector"
+                "policy must be a TensorDictModule with memory (recurrent = True), got a "
+                f"{type(policy).__name__}: others are for a VectorCollector"
             )
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
-        # TorchRL is told of no policy: it would call it with TensorDicts, and without a state.
+        kwargs.setdefault("track_traj_ids", False)
+        # Trusted and without buffers, as TorchRL would try it once, and the environment holds no
+        # state for it.
         super().__init__(
-            env, None,
+            env, policy,
             frames_per_batch=frames_per_batch or max(1, env.batch_size.numel()),
             seed=seed, init_random_frames=init_random_frames, total_frames=total_frames,
-            track_traj_ids=False,
+            use_buffers=False, trust_policy=True, **kwargs,
         )  # fmt: skip
         if self._envs is None:
             raise ValueError(
                 "create_env_fn must be an environment of composerl.envs.make_env over gymnasium "
                 f"ones, without further transforms, got {env}"
             )
-        self._actor = actor
-        parameters = iter(()) if actor is None else actor.parameters()
-        self._policy_home = next((p.device for p in parameters), torch.device("cpu"))
-        self._state: dict[str, Tensor] | None = None  # None: the actor has seen nothing
+        self.env.action_spec.rand()  # TorchRL drew one when it knew no policy: as in older runs
+        self._state: dict[str, Tensor] | None = None  # None: the policy has seen nothing
         self._unseen: list[bool] = []  # whose observation is in no record yet
 
     def reset(self, index: Any = None, **kwargs: Any) -> None:
@@ -95,7 +103,7 @@ class RecordCollector(VectorCollector):
             self._forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the episodes, and the actor's state in them."""
+        """That of the episodes, and the policy's state in them."""
         state = self._state
         return super().state_dict() | {
             "recurrent": None if state is None else {k: v.cpu() for k, v in state.items()},
@@ -157,17 +165,21 @@ class RecordCollector(VectorCollector):
         return TensorDict._new_unsafe(records, torch.Size([number, steps]))
 
     def _choose(self, live: Live) -> Tensor:
-        """Actions ``(environments, ...)`` for the observations; the actor remembers them."""
-        if self._actor is None or self._should_use_random_frames():
+        """Actions ``(environments, ...)`` for the observations; the policy remembers them."""
+        if isinstance(self.policy, RandomPolicy) or self._should_use_random_frames():
             self._state = None
-            return self.env.action_spec.rand().reshape(-1, *self._envs[0].action_space.shape)
+            return self.env.action_spec.rand().reshape(
+                -1, *(self._envs[0].action_space.shape or ())
+            )
         first = torch.tensor([length == 0 for length in live.lengths], device=self._policy_home)
         if self._state is None:
-            self._state = self._actor.initial(len(live.obs))
+            self._state = self.policy.initial(len(live.obs))
             first.fill_(True)
-        # A copy, as the actor may keep it and the array is written to.
+        # A copy, as the policy may keep it and the array is written to.
         seen = torch.tensor(live.obs, device=self._policy_home)
-        action, self._state = self._actor.explore(seen, self._state, first)
+        random = self.exploration_type == ExplorationType.RANDOM
+        act = self.policy.explore if random else self.policy.greedy
+        action, self._state = act(seen, self._state, first)
         return action.cpu()
 
     def _start_episodes(self) -> None:
@@ -175,5 +187,5 @@ class RecordCollector(VectorCollector):
         self._forget()
 
     def _forget(self) -> None:
-        """All that the environments show now is new, and the actor has seen none of it."""
+        """All that the environments show now is new, and the policy has seen none of it."""
         self._state, self._unseen = None, [True] * len(self._envs)
