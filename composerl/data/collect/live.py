@@ -1,26 +1,56 @@
-"""The gymnasium environments behind a collector, and where they stand."""
+"""Where the gymnasium environments of a collector stand."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
-from torchrl.data import Categorical
-from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, TransformedEnv
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Live", "for_gym", "gym_environments"]
+__all__ = ["Finished", "Live", "for_gym"]
+
+
+class Finished:
+    """Returns and lengths of the latest finished episodes, and how many there were."""
+
+    def __init__(self) -> None:
+        self.latest: deque[tuple[float, int]] = deque(maxlen=20)
+        self.number = 0
+
+    def add(self, gained: float, length: int) -> None:
+        """One more."""
+        self.latest.append((gained, length))
+        self.number += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the latest ones, and the number of all."""
+        found = {"collect/episodes": float(self.number)}
+        if self.latest:
+            returns, lengths = zip(*self.latest, strict=True)
+            found["collect/return"] = float(np.mean(returns))
+            found["collect/length"] = float(np.mean(lengths))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {"latest": [list(pair) for pair in self.latest], "number": self.number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self.latest.clear()
+        self.latest.extend((gained, length) for gained, length in state["latest"])
+        self.number = state["number"]
 
 
 class Live:
-    """Where the environments stand between two steps."""
+    """Where the environments stand between two steps; ``obs`` is what the policy sees of them."""
 
     def __init__(self, obs: np.ndarray, ids: np.ndarray) -> None:
         number = len(obs)
@@ -40,8 +70,21 @@ class Live:
         self.started[i] += 1
         return env.reset(seed=int(state[0]))[0]
 
-    def play_again(self, envs: Sequence[gym.Env], seed: int) -> list[int]:
+    def finish(self, i: int) -> tuple[float, int]:
+        """Return and length of the episode in environment i, which count from zero again."""
+        found = self.returns[i], self.lengths[i]
+        self.returns[i], self.lengths[i] = 0.0, 0
+        return found
+
+    def play_again(
+        self, envs: Sequence[gym.Env], seed: int, see: Callable[[Any], Any]
+    ) -> list[int]:
         """Bring new environments to where these were: the same seeds, the same actions.
+
+        Args:
+            envs: the new environments.
+            seed: that of the run.
+            see: makes of an environment's observation what the policy sees.
 
         Returns: the environments that do not repeat themselves, which start a new episode.
         """
@@ -55,13 +98,13 @@ class Live:
                 if over:
                     break
             self.actions[i] = actions
-            if over or not np.array_equal(np.asarray(seen, self.obs.dtype), self.obs[i]):
+            if over or not np.array_equal(np.asarray(see(seen), self.obs.dtype), self.obs[i]):
                 _log.warning(
                     f"environment {i} does not repeat itself from its seed: it goes on with a "
                     "new episode, and this run will differ from one that was not interrupted"
                 )
-                self.returns[i], self.lengths[i] = 0.0, 0
-                self.obs[i] = self.start(env, i, seed)
+                self.finish(i)
+                self.obs[i] = see(self.start(env, i, seed))
                 failed.append(i)
         return failed
 
@@ -90,35 +133,9 @@ class Live:
         return live
 
 
-def gym_environments(env: EnvBase) -> list[gym.Env] | None:
-    """The gymnasium environments behind a TorchRL one, if nothing but a cast lies in between."""
-    if isinstance(env, TransformedEnv):
-        transform = env.transform
-        layers = list(transform) if isinstance(transform, Compose) else [transform]
-        if any(type(layer) is not DoubleToFloat for layer in layers):
-            return None
-        env = env.base_env
-    if type(env) is not GymWrapper or env.wrapper_frame_skip != 1 or env.info_dict_reader:
-        return None
-    inner = env._env
-    if isinstance(inner, gym.vector.VectorEnv):
-        if type(inner) is not SyncVectorEnv:
-            return None
-        if inner.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-            return None
-        envs = list(inner.envs)
-    else:
-        envs = [inner]
-    space = envs[0].action_space
-    simple = isinstance(envs[0].observation_space, gym.spaces.Box) and (
-        isinstance(space, gym.spaces.Box)
-        or (isinstance(space, gym.spaces.Discrete) and isinstance(env.action_spec, Categorical))
-    )
-    return envs if simple else None
-
-
 def for_gym(action: Tensor, space: gym.Space) -> Any:
     """A batch of actions as gymnasium environments take them, one after the other."""
     if isinstance(space, gym.spaces.Discrete):
         return (action.reshape(-1) + int(space.start)).tolist()
-    return action.numpy().reshape(-1, *space.shape).astype(space.dtype)  # a copy, theirs to change
+    # A copy, theirs to change.
+    return action.numpy().reshape(-1, *(space.shape or ())).astype(space.dtype)

@@ -10,7 +10,8 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from composerl.data.collect.live import Live, for_gym, gym_environments
+from composerl.data.collect.inside import look_inside
+from composerl.data.collect.live import Live, for_gym
 
 __all__ = ["RecordEnv", "to_records"]
 
@@ -38,15 +39,15 @@ class RecordEnv(EnvBase):
     """
 
     def __init__(self, env: EnvBase, seed: int | None = None) -> None:
-        envs = gym_environments(env)
-        if envs is None:
+        inside = look_inside(env)
+        if inside is None or inside.observation or inside.reward:
             raise ValueError(
                 "env must be one of composerl.envs.make_env over gymnasium ones, without further "
                 f"transforms, got {env}"
             )
-        number = len(envs)
+        number = len(inside.envs)
         super().__init__(device=env.device, batch_size=[number])
-        self._envs, self._whole = envs, env
+        self._envs, self._whole = inside.envs, env
         seen = env.observation_spec["observation"]
         shape = (number, *seen.shape[len(env.batch_size) :])
         flag = Binary(1, shape=(number, 1), dtype=torch.bool)

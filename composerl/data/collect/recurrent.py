@@ -85,7 +85,7 @@ class RecordCollector(VectorCollector):
             seed=seed, init_random_frames=init_random_frames, total_frames=total_frames,
             use_buffers=False, trust_policy=True, **kwargs,
         )  # fmt: skip
-        if self._envs is None:
+        if not self.fast or self._of_observation or self._of_reward:
             raise ValueError(
                 "create_env_fn must be an environment of composerl.envs.make_env over gymnasium "
                 f"ones, without further transforms, got {env}"
@@ -117,7 +117,7 @@ class RecordCollector(VectorCollector):
         super().load_state_dict(own, **kwargs)
         self._state = state
         if state is not None:
-            self._state = {key: value.to(self._policy_home) for key, value in state.items()}
+            self._state = {key: value.to(self._asking.device) for key, value in state.items()}
         if self._live is not None:
             # One that does not repeat itself has started anew, with an observation of its own.
             before = own["live"]["started"]
@@ -171,12 +171,12 @@ class RecordCollector(VectorCollector):
             return self.env.action_spec.rand().reshape(
                 -1, *(self._envs[0].action_space.shape or ())
             )
-        first = torch.tensor([length == 0 for length in live.lengths], device=self._policy_home)
+        first = torch.tensor([length == 0 for length in live.lengths], device=self._asking.device)
         if self._state is None:
             self._state = self.policy.initial(len(live.obs))
             first.fill_(True)
         # A copy, as the policy may keep it and the array is written to.
-        seen = torch.tensor(live.obs, device=self._policy_home)
+        seen = torch.tensor(live.obs, device=self._asking.device)
         random = self.exploration_type == ExplorationType.RANDOM
         act = self.policy.explore if random else self.policy.greedy
         action, self._state = act(seen, self._state, first)

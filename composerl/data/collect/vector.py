@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.collectors import Collector
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, Transform
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.data.collect.live import Live, for_gym, gym_environments
+from composerl.data.collect.asking import Asking
+from composerl.data.collect.inside import apply, asks_at_steps, look_inside
+from composerl.data.collect.live import Finished, Live, for_gym
+from composerl.data.collect.steps import Steps
 
 __all__ = ["VectorCollector"]
-
-RECENT = 20
 
 
 class VectorCollector(Collector):
@@ -28,12 +30,15 @@ class VectorCollector(Collector):
     ``torchrl.collectors.Collector``, and the transitions are the same for the same seeds and
     actions. Where the environment is one made by :func:`composerl.envs.make_env` (a gymnasium
     environment, or a ``SyncVectorEnv`` of them), a rollout writes numpy buffers and builds one
-    TensorDict per batch, five times as fast; any other environment or transform, and options
-    that need a TensorDict at each step, take TorchRL's own way.
+    TensorDict per batch, five times as fast; :attr:`fast` says so. It then applies the transforms
+    that take each number by itself (``DoubleToFloat``, ``RewardClipping``, ``RewardScaling``,
+    ``ObservationNorm`` with a ``loc`` and ``scale`` of its own). Any other environment or
+    transform, and options that need a TensorDict at each step, take TorchRL's own way.
 
     A policy that has ``explore(observation) -> action`` on plain tensors, as those of
     :mod:`composerl.modules` do, is called by that, and only its action is stored. Other policies
-    are called with a TensorDict and all that they write is stored.
+    are called with a TensorDict and all that they write is stored (zeros, while actions are
+    random).
 
     The state of an environment cannot be saved. With a ``seed``, every episode has a seed of its
     own, and a checkpoint (``state_dict``) holds, for the episodes under way, that seed and the
@@ -77,78 +82,73 @@ class VectorCollector(Collector):
         )
         self._seed = seed
         self._restart = seed is not None  # new episodes before the next batch
-        self._explore = getattr(policy, "explore", None)
-        parameters = policy.parameters() if isinstance(policy, nn.Module) else iter(())
-        self._policy_home = next((p.device for p in parameters), torch.device("cpu"))
-        self._envs = gym_environments(self.env) if _plain(kwargs) else None
         self._live: Live | None = None
-        self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
-        self.episodes = 0
-        if self._envs is not None and self._explore is None:
-            keys = getattr(self._wrapped_policy, "in_keys", ["observation"])
-            if list(keys) != ["observation"]:
-                self._envs = None
+        self._finished = Finished()
+        self._asking = Asking(self.policy, self._wrapped_policy, self.env)
+        needs_more = asks_at_steps(kwargs) or not self._asking.needs_no_more
+        inside = None if needs_more else look_inside(self.env)
+        self._envs: list[gym.Env] = inside.envs if inside else []
+        self._of_observation: list[Transform] = inside.observation if inside else []
+        self._of_reward: list[Transform] = inside.reward if inside else []
+        self._in_place = self.return_same_td and self._use_buffers
+        self._batch: TensorDictBase | None = None
+        if self.fast:
+            # Every batch is a new one: TorchRL's iterator need not copy it, nor look for private
+            # entries where none can be.
+            self.return_same_td |= self.replay_buffer is None
+            self._exclude_private_keys = self._asking.explore is None or self.postproc is not None
 
     @property
     def fast(self) -> bool:
         """Whether rollouts are made without a TensorDict per step."""
-        return self._envs is not None
+        return bool(self._envs)
 
     def metrics(self) -> dict[str, float]:
-        """Mean return and length of the latest finished episodes, and how many there were."""
-        found = {"collect/episodes": float(self.episodes)}
-        if self.recent:
-            returns, lengths = zip(*self.recent, strict=True)
-            found["collect/return"] = float(np.mean(returns))
-            found["collect/length"] = float(np.mean(lengths))
-        return found
+        """Mean return and length of the latest finished episodes, and how many there were.
+
+        On the fast way returns are sums of the environment's own rewards, whatever transforms
+        make of them; on TorchRL's, of the rewards in the batches.
+        """
+        return self._finished.metrics()
 
     # ---- TorchRL's interface -----------------------------------------------------------------
-
-    def iterator(self) -> Iterator[TensorDictBase]:
-        """Batches until ``total_frames``."""
-        if self._envs is None:
-            yield from super().iterator()
-            return
-        while self._frames < self.total_frames:
-            self._iter += 1
-            batch = self.rollout()
-            self._increment_frames(batch.numel())
-            # TorchRL's iterator also copies the batch, whose buffers are new at each time here.
-            yield batch if self.postproc is None else self.postproc(batch)
 
     def rollout(self) -> TensorDictBase:
         """One batch."""
         if self._restart:
             self._start_episodes()
-        if self._envs is None:
+        if not self.fast:
             batch = super().rollout()
             if batch is not None:
                 self._count_episodes(batch)
             return batch
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
         with torch.no_grad(), set_exploration_type(self.exploration_type):
-            return self._rollout()
+            batch = self._rollout()
+        if self.storing_device is not None:
+            batch = batch.to(self.storing_device)
+        if self._in_place:
+            self._batch = batch = batch if self._batch is None else self._batch.update_(batch)
+        return batch
 
     def reset(self, index: Any = None, **kwargs: Any) -> None:
-        """Start new episodes, in all environments or in some."""
-        if self._live is not None and self._envs is not None:
-            if self._seed is not None:  # their own seeds go on
-                chosen = torch.zeros(self.env.batch_size, dtype=torch.bool)
-                chosen[... if index is None else index] = True
-                for i in chosen.reshape(-1).nonzero()[:, 0].tolist():
-                    self._live.obs[i] = self._begin(self._live, i)
-                return
-            shape = self.env.batch_size
-            obs = torch.from_numpy(self._live.obs).reshape(*shape, *self._live.obs.shape[1:])
-            self._carrier.set("observation", obs)
-            self._carrier.set(("collector", "traj_ids"), torch.tensor(self._live.ids).view(shape))
-        super().reset(index, **kwargs)
-        self._live = None
+        """Start new episodes, in all environments or in some; their seeds go on."""
+        if self._live is None or not self.fast:
+            super().reset(index, **kwargs)
+            self._live = None
+            return
+        if kwargs:
+            raise TypeError(f"a reset between batches takes no options, got {list(kwargs)}")
+        chosen = torch.zeros(self.env.batch_size, dtype=torch.bool)
+        chosen[... if index is None else index] = True
+        for i in chosen.reshape(-1).nonzero()[:, 0].tolist():
+            self._live.obs[i] = self._see(self._begin(self._live, i))
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and start new episodes by it."""
         following = super().set_seed(seed, static_seed)
-        if self._seed is not None and self._envs is not None:
+        if self._seed is not None and self.fast:
             self._seed, self._live, self._restart = seed, None, True
         else:
             self.reset()
@@ -156,14 +156,12 @@ class VectorCollector(Collector):
 
     def state_dict(self) -> dict[str, Any]:
         """TorchRL's, the episodes finished lately, and what leads to where those under way are."""
-        live = self._live
-        replayable = self._seed is not None and self._envs is not None and live is not None
-        if not replayable:
+        live = self._live if self.fast and self._seed is not None else None
+        if live is None:
             self._restart = self._seed is not None
         return dict(super().state_dict()) | {
-            "recent": [list(pair) for pair in self.recent],
-            "episodes": self.episodes,
-            "live": live.state_dict() if replayable else None,
+            "finished": self._finished.state_dict(),
+            "live": None if live is None else live.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], **kwargs: Any) -> None:
@@ -174,15 +172,14 @@ class VectorCollector(Collector):
         if "traj_pool" in state_dict and self._seed is not None:
             # TorchRL has handed out ids for the episodes of the carrier, which end unplayed.
             self._traj_pool.load_state_dict(state_dict["traj_pool"])
-        self.recent = deque((tuple(pair) for pair in state_dict["recent"]), maxlen=RECENT)
-        self.episodes = state_dict["episodes"]
-        saved = state_dict["live"] if self._envs is not None else None
+        self._finished.load_state_dict(state_dict["finished"])
+        saved = state_dict["live"] if self.fast else None
         self._live = None
-        if saved is not None:
-            self._live = Live.from_state_dict(saved)
-            for i in self._live.play_again(self._envs, self._seed):
-                self._live.ids[i] = self._new_id(self._live, i)
-        elif self._envs is not None and self._seed is None:
+        if saved is not None and self._seed is not None:
+            self._live = live = Live.from_state_dict(saved)
+            for i in live.play_again(self._envs, self._seed, self._see):
+                live.ids[i] = self._new_id(live, i)
+        elif self.fast and self._seed is None:
             self.reset()  # what the environments were left at is not what was stored
         self._restart = self._seed is not None and self._live is None
 
@@ -190,63 +187,52 @@ class VectorCollector(Collector):
 
     def _rollout(self) -> TensorDict:
         live = self._live = self._live or self._from_carrier()
-        envs, steps = self._envs, self.frames_per_batch
-        number, shape = len(envs), live.obs.shape[1:]
-        obs = np.empty((number, steps, *shape), live.obs.dtype)
-        next_obs = np.empty_like(obs)
-        reward = np.empty((number, steps, 1), np.float32)
-        terminated = np.zeros((number, steps, 1), bool)
-        truncated = np.zeros((number, steps, 1), bool)
-        ids = np.empty((number, steps), np.int64)
-        written: list[dict[str, Tensor]] = []
-        for t in range(steps):
-            obs[:, t] = live.obs
-            ids[:, t] = live.ids
-            written.append(self._act(live.obs))
-            actions = for_gym(written[-1]["action"], envs[0].action_space)
+        envs, number = self._envs, self.frames_per_batch
+        steps = Steps(live.obs, self._raw_dtype, number)
+        latest = np.empty_like(live.obs, self._raw_dtype) if self._of_observation else live.obs
+        for t in range(number):
+            steps.obs[:, t] = live.obs
+            steps.ids[:, t] = live.ids
+            said = self._act(live.obs)
+            steps.said.append(said)
+            actions = for_gym(said["action"], envs[0].action_space)
             for i, env in enumerate(envs):
                 seen, gained, ended, cut, _ = env.step(actions[i])
-                next_obs[i, t] = seen
-                reward[i, t, 0] = gained
+                steps.next_obs[i, t] = seen
+                steps.reward[i, t, 0] = gained
                 live.returns[i] += float(gained)
                 live.lengths[i] += 1
                 live.actions[i].append(actions[i])
                 if ended or cut:
-                    terminated[i, t, 0], truncated[i, t, 0] = ended, cut
+                    steps.terminated[i, t, 0], steps.truncated[i, t, 0] = ended, cut
                     seen = self._next_episode(live, i)
-                live.obs[i] = seen
-        single = not self.env.batch_size
-        shape = torch.Size([steps] if single else [number, steps])
+                latest[i] = seen
+            if self._of_observation:
+                live.obs[:] = self._see(latest)
+        if self.set_truncated:
+            steps.truncated[:, -1] = True
+        return steps.tensordict(
+            self._of_observation, self._of_reward,
+            ids=self.track_traj_ids, single=not self.env.batch_size,
+        )  # fmt: skip
 
-        def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array[0] if single else array)
+    def _see(self, raw: Any) -> Any:
+        """What the transforms make of observations of the environments."""
+        if not self._of_observation:
+            return raw
+        return apply(self._of_observation, torch.from_numpy(np.asarray(raw, self._raw_dtype)))
 
-        ends = {"terminated": tensor(terminated), "truncated": tensor(truncated)}
-        ends["done"] = ends["terminated"] | ends["truncated"]
-        root = {key: torch.zeros_like(value) for key, value in ends.items()}
-        time = 0 if single else 1
-        for key in written[0]:
-            root[key] = torch.stack([step[key] for step in written], time)
-        root["observation"] = tensor(obs)
-        if self.track_traj_ids:
-            root["collector"] = TensorDict._new_unsafe({"traj_ids": tensor(ids)}, shape)
-        following = {"observation": tensor(next_obs), "reward": tensor(reward), **ends}
-        root["next"] = TensorDict._new_unsafe(following, shape)
-        # The public constructor checks every entry again: for a short batch, as long as all else.
-        return TensorDict._new_unsafe(root, shape)
+    @cached_property
+    def _raw_dtype(self) -> np.dtype:
+        """Type of the observations as they are written down, before the transforms."""
+        if not self._of_observation:
+            return self._from_carrier().obs.dtype
+        return np.dtype(self._envs[0].observation_space.dtype)
 
     def _act(self, obs: np.ndarray) -> dict[str, Tensor]:
         """What the policy writes for the environments' observations, on the CPU."""
-        if self._should_use_random_frames():
-            return {"action": self.env.action_spec.rand()}
-        observation = torch.from_numpy(obs if self.env.batch_size else obs[0])
-        if self._explore is not None and self.exploration_type == ExplorationType.RANDOM:
-            batch = observation if self.env.batch_size else observation.unsqueeze(0)
-            action = self._explore(batch.to(self._policy_home)).cpu()
-            return {"action": action if self.env.batch_size else action.squeeze(0)}
-        data = TensorDict({"observation": observation.clone()}, self.env.batch_size)
-        out = self._wrapped_policy(data.to(self._policy_home)).cpu()
-        return {key: value for key, value in out.items() if key != "observation"}
+        ask = self._asking.act_at_random if self._should_use_random_frames() else self._asking.act
+        return ask(obs, exploring=self.exploration_type == ExplorationType.RANDOM)
 
     def _from_carrier(self) -> Live:
         """The state that TorchRL's constructor or reset has left."""
@@ -260,26 +246,21 @@ class VectorCollector(Collector):
 
     def _start_episodes(self) -> None:
         self._restart = False
-        if self._envs is None:
+        if not self.fast:
             state = np.random.SeedSequence([self._seed, self._frames]).generate_state(1)
             self.set_seed(int(state[0] >> 1))
             return
-        number = len(self._envs)
-        carried = self._carrier.get("observation")
-        shape = carried.shape[len(self.env.batch_size) :]
-        obs = np.empty((number, *shape), carried.cpu().numpy().dtype)
-        ids = self._traj_pool.get_traj_and_increment(number).numpy().copy()
-        self._live = Live(obs, ids)
-        for i in range(number):
-            obs[i] = self._live.start(self._envs[i], i, self._seed)
+        ids = self._traj_pool.get_traj_and_increment(len(self._envs)).numpy().copy()
+        self._live = live = Live(np.empty_like(self._from_carrier().obs), ids)
+        for i, env in enumerate(self._envs):
+            live.obs[i] = self._see(live.start(env, i, self._seed))
 
     def _next_episode(self, live: Live, i: int) -> Any:
-        self.recent.append((live.returns[i], live.lengths[i]))
-        self.episodes += 1
+        self._finished.add(*live.finish(i))
         return self._begin(live, i)
 
     def _begin(self, live: Live, i: int) -> Any:
-        live.returns[i], live.lengths[i] = 0.0, 0
+        live.finish(i)
         live.ids[i] = self._new_id(live, i)
         return live.start(self._envs[i], i, self._seed)
 
@@ -291,26 +272,12 @@ class VectorCollector(Collector):
     def _count_episodes(self, batch: TensorDictBase) -> None:
         """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""
         number = max(1, self.n_env)
-        if self._live is None:
-            self._live = Live(np.zeros((number, 0)), np.zeros(number, np.int64))
+        live = self._live = self._live or Live(np.zeros((number, 0)), np.zeros(number, np.int64))
         reward = batch["next", "reward"].reshape(number, -1).tolist()
         done = batch["next", "done"].reshape(number, -1).tolist()
-        for i, (gains, ends) in enumerate(zip(reward, done, strict=True)):
-            for gained, end in zip(gains, ends, strict=True):
-                self._live.returns[i] += gained
-                self._live.lengths[i] += 1
+        for i in range(number):
+            for gained, end in zip(reward[i], done[i], strict=True):
+                live.returns[i] += gained
+                live.lengths[i] += 1
                 if end:
-                    self.recent.append((self._live.returns[i], self._live.lengths[i]))
-                    self.episodes += 1
-                    self._live.returns[i], self._live.lengths[i] = 0.0, 0
-
-
-#: Options of TorchRL's collector that ask for nothing at a step; others do, unless off.
-_HARMLESS = {"exploration_type", "postproc", "track_traj_ids", "trust_policy"}
-
-
-def _plain(options: dict[str, Any]) -> bool:
-    def off(value: Any) -> bool:  # an empty replay buffer is not off, although it has no length
-        return value is None or (isinstance(value, (bool, int, float, dict)) and not value)
-
-    return all(name in _HARMLESS or off(value) for name, value in options.items())
+                    self._finished.add(*live.finish(i))
