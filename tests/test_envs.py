@@ -6,7 +6,21 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torchrl.envs import EnvBase, GymEnv, SerialEnv
+from gymnasium.vector import SyncVectorEnv
+from torchrl.envs import (
+    CatFrames,
+    Compose,
+    DoubleToFloat,
+    EnvBase,
+    GymEnv,
+    GymWrapper,
+    ObservationNorm,
+    RewardClipping,
+    RewardScaling,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
 from torchrl.envs.utils import check_env_specs
 
 from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator
@@ -216,3 +230,71 @@ def test_keyword_arguments_come_too_late_for_an_open_environment():
     for env in (make_env("Pendulum-v1"), gym.make("Pendulum-v1"), Spaces.of("Pendulum-v1")):
         with pytest.raises(ValueError, match="g are for an environment that is still to be opened"):
             Spaces.of(env, g=1.0)
+
+
+def layers(env):
+    return [type(layer) for layer in env.transform]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_transforms_follow_the_cast(num_envs):
+    """A flat list over the wrapped gymnasium environments, which a collector can look at."""
+    norm = ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"])
+    made = make_env(Wide, num_envs, transforms=[norm, Compose(RewardScaling(0.0, 3.0))], seed=0)
+    assert layers(made) == [DoubleToFloat, ObservationNorm, RewardScaling]
+    assert type(made.base_env) is GymWrapper
+    inner = made.base_env._env
+    assert isinstance(inner, SyncVectorEnv if num_envs > 1 else Wide)
+    rollout, plain = made.rollout(3), make_env(Wide, num_envs, seed=0).rollout(3)
+    assert torch.equal(rollout["observation"], 1.0 + 2.0 * plain["observation"])
+    assert torch.equal(rollout["next", "reward"], 3.0 * plain["next", "reward"])
+    assert Spaces.of(made) == Spaces.of(Wide)
+
+
+def test_transforms_are_copied_and_may_be_one_alone():
+    clip, frames = RewardClipping(-1.0, 1.0), CatFrames(3, -1, in_keys=["observation"])
+    one, other = (make_env(Counted, number, transforms=(clip, frames)) for number in (1, 2))
+    assert one.rollout(5)["next", "reward"].unique().tolist() == [1.0]
+    assert other.rollout(5)["observation"].shape == (2, 4, 6)
+    assert Spaces.of(one) == Spaces.of(other) == Spaces(obs_shape=(6,), num_actions=2)
+    assert clip.parent is None
+    again = make_env(Counted, transforms=one.transform)  # those of another environment
+    assert again.rollout(3)["observation"].shape == (3, 6)
+    assert one.transform[0].parent is not None
+    alone = make_env(Counted, transforms=clip)
+    assert isinstance(alone.transform, RewardClipping)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_transforms_of_a_torchrl_environment(num_envs):
+    def make(**kwargs):
+        return GymEnv("Pendulum-v1", **kwargs)
+
+    made = make_env(make, num_envs, transforms=[StepCounter()], g=5.0, seed=0)
+    assert made.rollout(4)["step_count"].flatten().tolist()[:4] == [0, 1, 2, 3]
+    base = made.base_env
+    assert isinstance(base, SerialEnv if num_envs == 2 else GymEnv)
+    assert (base._envs[1] if num_envs == 2 else base).unwrapped.g == 5.0
+
+
+def test_spaces_are_read_from_specs():
+    """One-hot and integer actions, bounded and not, alone, in a batch and transformed."""
+    pole = Spaces.of("CartPole-v1")
+    single = GymEnv("CartPole-v1")
+    assert single.action_spec.shape == (2,)  # one-hot
+    for env in (
+        single,
+        SerialEnv(2, lambda: GymEnv("CartPole-v1")),
+        GymEnv("CartPole-v1", categorical_action_encoding=True),
+        TransformedEnv(GymEnv("CartPole-v1"), StepCounter()),
+    ):
+        assert Spaces.of(env) == pole
+
+    class Free(Wide):
+        action_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    assert Spaces.of(GymWrapper(Free())) == Spaces.of(Free)
+    assert Spaces.of(Free).high == (np.inf, np.inf)
+    many = GymWrapper(type("Many", (Wide,), {"action_space": gym.spaces.MultiDiscrete([2, 2])})())
+    with pytest.raises(ValueError, match="only OneHot, Categorical and one-dimensional"):
+        Spaces.of(many)

@@ -158,8 +158,9 @@ class ModelEnv(ModelBasedEnvBase):
 
 
 def _act(policy: nn.Module, observation: Tensor) -> Tensor:
-    if hasattr(policy, "explore"):
-        return policy.explore(observation)
+    explore = getattr(policy, "explore", None)
+    if explore is not None:
+        return explore(observation)
     with set_exploration_type(ExplorationType.RANDOM):
         return policy(TensorDict({"observation": observation}, observation.shape[:1]))["action"]
 

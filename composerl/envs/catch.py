@@ -23,7 +23,7 @@ STEPS = (SIDE - THICK - BALL) // FALL
 ZOOM = 8
 
 
-class Catch(gym.Env[np.ndarray, int]):
+class Catch(gym.Env[np.ndarray, np.int64]):
     """Move a paddle to where a bouncing ball comes down.
 
     Observation ``(1, 32, 32)``, uint8: a ball of 4 x 4 pixels (255) over a paddle of 6 x 2 (160)
@@ -62,7 +62,7 @@ class Catch(gym.Env[np.ndarray, int]):
         self._paddle = (SIDE - PADDLE) // 2
         return self._image(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Move paddle and ball; ends when the ball is down."""
         if self._t >= STEPS:
             raise RuntimeError("the episode is over: reset the environment before its next step")

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torchrl.envs import (
     Compose,
     DoubleToFloat,
@@ -99,5 +100,8 @@ def _copies(transforms: Transform | Iterable[Transform]) -> list[Transform]:
     """One flat list of transforms that belong to no environment yet."""
     if isinstance(transforms, Compose) or not isinstance(transforms, Transform):
         return [copy for transform in transforms for copy in _copies(transform)]
-    # A clone is free of the environment, a deep copy of the other's buffers.
-    return [deepcopy(transforms.clone())]
+    # A clone is free of the environment, a deep copy of the other's buffers; torch cannot copy
+    # those that have no shape yet.
+    shapeless = [buffer for buffer in transforms.buffers() if is_lazy(buffer)]
+    memo = {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in shapeless}
+    return [deepcopy(transforms.clone(), memo)]

@@ -111,9 +111,9 @@ def flat_space(space: gym.Space) -> gym.spaces.Box:
         )
     if images := [name for name, leaf in leaves.items() if len(leaf.shape or ()) > 2]:
         raise ValueError(
-            f"observations {', '.join(leaves)} mix images ({', '.join(images)}) with vectors or "
-            "other images: keep one array, for example gymnasium's TransformObservation(env, "
-            f"lambda obs: obs[{images[0]!r}], env.observation_space[{images[0]!r}])"
+            f"images ({', '.join(images)}) cannot be joined with the rest of an observation "
+            f"({', '.join(leaves)}): keep one array, by gymnasium's TransformObservation"
+            f"(env, lambda obs: obs[{images[0]!r}], env.observation_space[{images[0]!r}])"
         )
     flat = gym.spaces.flatten_space(space)
     assert isinstance(flat, gym.spaces.Box)

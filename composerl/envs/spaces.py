@@ -127,7 +127,9 @@ class Spaces:
     @classmethod
     def _of_torchrl(cls, env: Any) -> Spaces:
         """Read from the specs."""
-        from torchrl.data.tensor_specs import CategoricalBox, ContinuousBox
+        # Not above: who generates data needs no torch.
+        from torchrl.data import Bounded, Categorical, OneHot, Unbounded
+        from torchrl.envs import GymWrapper, TransformedEnv
 
         if "observation" not in env.observation_spec.keys():  # noqa: SIM118
             names = ", ".join(map(str, env.observation_spec.keys(True, True)))
@@ -138,12 +140,17 @@ class Spaces:
         spec, action = env.observation_spec["observation"], env.action_spec_unbatched
         shape, dtype = tuple(spec.shape[len(env.batch_size) :]), _obs_dtype(str(spec.dtype))
         # Of an environment of ours, so that a dataset's parts can be put into its order.
-        space = getattr(env, "single_observation_space", getattr(env, "observation_space", None))
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        space = None
+        if isinstance(env, GymWrapper):
+            space = getattr(env, "single_observation_space", env.observation_space)
         parts = getattr(space, "parts", None) if getattr(space, "shape", None) == shape else None
-        if isinstance(action.space, CategoricalBox):
-            number = int(action.space.n)
+        number = int(getattr(action.space, "n", 0))
+        one_hot = isinstance(action, OneHot) and tuple(action.shape) == (number,)
+        if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
             return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=number)
-        if not isinstance(action.space, ContinuousBox) or len(action.shape) != 1:
+        if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
             raise ValueError(
                 "only OneHot, Categorical and one-dimensional Bounded or Unbounded actions are "
                 f"supported, got {action}"
@@ -153,7 +160,10 @@ class Spaces:
 
 
 def _floats(values: Any) -> tuple[float, ...]:
-    return tuple(float(v) for v in values)
+    """Bounds; TorchRL writes the largest float32 for infinity."""
+    found = np.array([float(value) for value in values])
+    endless = np.abs(found) >= np.finfo(np.float32).max
+    return tuple(np.where(endless, np.copysign(np.inf, found), found).tolist())
 
 
 def _obs_dtype(dtype: Any) -> str:

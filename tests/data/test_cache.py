@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import warnings
 
@@ -12,16 +11,15 @@ import numpy as np
 import pytest
 
 from composerl.data import Dataset, generate
+from composerl.data.offline import cache as cache_files
+from composerl.data.offline import generation
 from composerl.data.offline.checks import KEYS
-
-# `composerl.data.offline.generation` is the function; the module of the same name is behind it.
-module = importlib.import_module("composerl.data.offline.generation")
 
 
 def test_the_cache_is_used(cache, monkeypatch):
     made = generate("CartPole-v1", "random", 100, 0)
     assert [path.suffix for path in cache.iterdir()] == [".npz"]
-    monkeypatch.setattr(module, "_roll_out", None)
+    monkeypatch.setattr(generation, "_roll_out", None)
     again = generate("CartPole-v1", "random", 100, 0)
     assert isinstance(again, Dataset)
     for key in KEYS:
@@ -115,7 +113,7 @@ def test_a_failed_write_leaves_nothing_behind(cache, monkeypatch):
     def full(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(cache_files.os, "fsync", full)
     with pytest.warns(UserWarning, match="not cached: disk full"):
         generate("CartPole-v1", "random", 10, 0)
     assert list(cache.iterdir()) == []
@@ -123,10 +121,10 @@ def test_a_failed_write_leaves_nothing_behind(cache, monkeypatch):
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPOSERL_CACHE", str(tmp_path / "a"))
-    assert module.cache_dir() == tmp_path / "a"
+    assert cache_files.cache_dir() == tmp_path / "a"
     monkeypatch.delenv("COMPOSERL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert module.cache_dir() == tmp_path / "b" / "composerl"
+    assert cache_files.cache_dir() == tmp_path / "b" / "composerl"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert module.cache_dir() == tmp_path / ".cache" / "composerl"
+    assert cache_files.cache_dir() == tmp_path / ".cache" / "composerl"

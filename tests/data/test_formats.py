@@ -121,8 +121,12 @@ def without(arrays, key):
         ),
         (lambda e: {**e, "actions": e["actions"][:1]}, "episode_3: actions has 1 rows, but"),
         (
-            lambda e: {**without(e, "observations"), "observations/image": np.zeros(3)},
-            "episode_3: observations is a group",
+            lambda e: {**without(e, "observations"), "observations/x": np.zeros(3)},
+            "episode_3: observations has not the parts of earlier episodes",
+        ),
+        (
+            lambda e: {**without(e, "actions"), "actions/x": np.zeros(2)},
+            "episode_3: actions is a group",
         ),
         (
             lambda e: {**e, "actions": np.array([b"a", b"b"], dtype=object)},

@@ -105,7 +105,7 @@ class Noise:
         self._next = 0
         self._replace = self._rng.random(_BLOCK) < self._share
         if self._spaces.discrete:
-            self._uniform = self._rng.integers(self._spaces.num_actions, size=_BLOCK)
+            self._uniform = self._rng.integers(self._spaces.action_dim, size=_BLOCK)
             self._shift = np.zeros(_BLOCK, dtype=np.int64)
             return
         low, high = np.asarray(self._spaces.low), np.asarray(self._spaces.high)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ __all__ = ["Dataset", "validate"]
 
 _OPTIONAL = ("next_observations", "timeouts")
 _TOLERANCE = 1e-4  # of an action's range: rounding in a file, not a dataset of another scale
+
+Parts = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +51,8 @@ class Dataset:
     """Where it comes from, for messages."""
     rows: np.ndarray | None = None
     """The row of the source that each row was, where rows were dropped."""
+    obs_parts: Parts | None = None
+    """Names and lengths of the arrays that an observation was joined from, where it was."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -95,10 +100,12 @@ class Dataset:
         if missing:
             there = ", ".join(sorted(arrays)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)} in the file; it has {there}")
-        arrays = {key: clean(arrays[key], key, source) for key in KEYS if key in arrays}
-        check_lengths(arrays, source)
-        obs, terminals = arrays["observations"], arrays["terminals"]
-        next_obs, timeouts = arrays.get("next_observations"), arrays.get("timeouts")
+        held: dict[str, Any] = {
+            key: clean(arrays[key], key, source) for key in KEYS if key in arrays
+        }
+        check_lengths(held, source)
+        obs, terminals = held["observations"], held["terminals"]
+        next_obs, timeouts = held.get("next_observations"), held.get("timeouts")
         if next_obs is not None and next_obs.shape != obs.shape:
             raise ValueError(
                 f"{source}: next_observations has shape {next_obs.shape}, expected that of "
@@ -137,25 +144,35 @@ class Dataset:
         # The row before a dropped one is the last of its episode now.
         before = np.flatnonzero(drop[1:])
         timeouts[before] |= ~terminals[before]
-        arrays.update(next_observations=next_obs, timeouts=timeouts)
+        held.update(next_observations=next_obs, timeouts=timeouts)
         if not drop.any():
-            return cls(**arrays, replaced=replaced, source=source)
+            return cls(**held, replaced=replaced, source=source)
         rows = np.flatnonzero(~drop)
         if not len(rows):
             raise ValueError(
                 f"{source}: none of the {len(obs)} rows has a next observation of its own episode"
             )
-        kept = {key: array[rows] for key, array in arrays.items()}
-        return cls(**kept, dropped=int(drop.sum()), replaced=replaced, source=source, rows=rows)
+        held = {key: array[rows] for key, array in held.items()}
+        return cls(**held, dropped=int(drop.sum()), replaced=replaced, source=source, rows=rows)
 
 
-def validate(dataset: Dataset, spaces: Spaces) -> Dataset:
+def validate(dataset: Dataset, env: Any) -> Dataset:
     """Return the dataset fit for an environment, or say which row of which key is not.
 
-    Actions that leave the action space by rounding only are clipped to it.
+    Actions that leave the action space by rounding only are clipped to it; observations that were
+    joined from several arrays are brought into the environment's order.
+
+    Args:
+        dataset: as it was read.
+        env: a :class:`~composerl.envs.Spaces`, or what has them: a TorchRL or gymnasium
+            environment, which are only looked at, or an id or factory, which is opened for it.
     """
+    spaces = Spaces.of(env)
+    dataset = _in_order(dataset, spaces.obs_parts)
     source = dataset.source
-    arrays = {key: clean(getattr(dataset, key), key, source, dataset.rows) for key in KEYS}
+    arrays: dict[str, Any] = {
+        key: clean(getattr(dataset, key), key, source, dataset.rows) for key in KEYS
+    }
     check_lengths(arrays, source)
     for key in ("observations", "next_observations"):
         shape = arrays[key].shape[1:]
@@ -173,6 +190,28 @@ def validate(dataset: Dataset, spaces: Spaces) -> Dataset:
     return replace(dataset, **arrays)
 
 
+def _in_order(dataset: Dataset, names: tuple[str, ...] | None) -> Dataset:
+    """The dataset with the parts of its observations in another order, where both are known."""
+    if dataset.obs_parts is None or names is None:
+        return dataset
+    sizes = dict(dataset.obs_parts)
+    if set(sizes) != set(names):
+        raise ValueError(
+            f"{dataset.source}: observations has the parts {', '.join(sizes)}, but the "
+            f"environment's have {', '.join(names)}; it is a dataset of another environment"
+        )
+    if tuple(sizes) == names:
+        return dataset
+    stops = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
+    columns = np.concatenate([np.arange(stops[n] - sizes[n], stops[n]) for n in names])
+    return replace(
+        dataset,
+        observations=dataset.observations[:, columns],
+        next_observations=dataset.next_observations[:, columns],
+        obs_parts=tuple((name, sizes[name]) for name in names),
+    )
+
+
 def _fit_actions(actions: np.ndarray, dataset: Dataset, spaces: Spaces) -> np.ndarray:
     source, integers = dataset.source, actions.dtype == np.int64
     if integers != spaces.discrete:
@@ -188,8 +227,8 @@ def _fit_actions(actions: np.ndarray, dataset: Dataset, spaces: Spaces) -> np.nd
             f"{shape}; it is a dataset of another environment"
         )
     if spaces.discrete:
-        wrong = (actions < 0) | (actions >= spaces.num_actions)
-        expected = f"expected an integer from 0 to {spaces.num_actions - 1}"
+        wrong = (actions < 0) | (actions >= spaces.action_dim)
+        expected = f"expected an integer from 0 to {spaces.action_dim - 1}"
         refuse(wrong, actions, "actions", expected, source, dataset.rows)
         return actions
     low, high = np.asarray(spaces.low, np.float64), np.asarray(spaces.high, np.float64)

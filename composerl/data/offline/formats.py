@@ -5,17 +5,19 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from composerl.data.offline.checks import KEYS
-from composerl.data.offline.dataset import Dataset
+from composerl.data.offline.dataset import Dataset, Parts
 
 __all__ = ["read_dataset", "read_npz"]
 
 _EPISODE = "episode_"
+_OBSERVATIONS = ("observations", "next_observations")
 
 
 def read_dataset(path: str | Path) -> Dataset:
@@ -25,6 +27,10 @@ def read_dataset(path: str | Path) -> Dataset:
     ``next_observations timeouts``. A Minari dataset is named by its directory or by its
     ``main_data.hdf5``. The content is checked as far as that is possible without knowing the
     environment; ``validate`` checks the rest.
+
+    Observations of a Dict space (a group of HDF5 or Minari, or npz members named
+    ``observations/<key>``) are joined to one vector, sorted by key as gymnasium and TorchRL's
+    ``CatTensors`` do; ``validate`` brings them into the environment's order where that differs.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -33,7 +39,7 @@ def read_dataset(path: str | Path) -> Dataset:
         raise FileNotFoundError(f"dataset {path} does not exist")
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return Dataset.from_arrays(read_npz(path, KEYS), str(path))
+        return _dataset(_nested(read_npz(path, KEYS)), str(path))
     if suffix in (".hdf5", ".h5"):
         return _read_hdf5(path)
     raise ValueError(
@@ -42,7 +48,7 @@ def read_dataset(path: str | Path) -> Dataset:
 
 
 def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
-    """Those of the keys that an npz file has; other names are listed with no content."""
+    """Those of the keys that an npz file has, also as ``key/part``; others have no content."""
     # np.load raises half a dozen types on a damaged file, depending on where the damage is.
     damage = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
     # Asked first: numpy would advise to unpickle whatever is no zip archive.
@@ -58,7 +64,7 @@ def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
         arrays = {}
         for key in file.files:
             try:
-                arrays[key] = file[key] if key in keys else np.empty(0)
+                arrays[key] = file[key] if key.split("/")[0] in keys else np.empty(0)
             except damage as error:
                 raise ValueError(f"{path}: {key} cannot be read: {error}") from error
         return arrays
@@ -82,17 +88,69 @@ def _read_hdf5(path: Path) -> Dataset:
         raise ValueError(f"{path} is not a readable HDF5 file: {error}") from error
     with file:
         if any(name.startswith(_EPISODE) for name in file):
-            return Dataset.from_arrays(_minari_arrays(file, path), str(path), find_leaks=False)
+            return _read_minari(file, path)
         arrays = {k: _hdf5_array(file, k, str(path)) if k in KEYS else np.empty(0) for k in file}
-    return Dataset.from_arrays(arrays, str(path))
+    return _dataset(arrays, str(path))
 
 
-def _minari_arrays(file: Any, path: Path) -> dict[str, np.ndarray]:
+# ---- observations of several arrays ------------------------------------------------------------
+
+
+def _nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The arrays by key, those named ``key/part`` together in a dictionary by part."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        key, _, part = name.partition("/")
+        if part and isinstance(found.setdefault(key, {}), dict):
+            found[key][part] = array
+        else:
+            found[key] = array
+    return found
+
+
+def _dataset(arrays: dict[str, Any], source: str) -> Dataset:
+    parts: dict[str, Parts | None] = {key: None for key in _OBSERVATIONS if key in arrays}
+    for key in parts:
+        if isinstance(arrays[key], dict):
+            arrays[key], parts[key] = _joined(arrays[key], f"{source}: {key}")
+    if len(set(parts.values())) > 1:
+        raise ValueError(f"{source}: next_observations has not the same parts as observations")
+    return replace(Dataset.from_arrays(arrays, source), obs_parts=parts.get("observations"))
+
+
+def _joined(arrays: dict[str, np.ndarray], source: str) -> tuple[np.ndarray, Parts]:
+    """One row for the rows of several arrays, in order of their names."""
+    names = sorted(arrays, key=lambda name: [_place(part) for part in name.split("/")])
+    rows = [len(arrays[name]) if arrays[name].ndim else 0 for name in names]
+    if len(set(rows)) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in zip(names, rows, strict=True))
+        raise ValueError(f"{source} has not one row per step in each part: {counts}")
+    if images := [name for name in names if arrays[name].ndim > 3]:
+        raise ValueError(
+            f"{source}: images ({', '.join(images)}) cannot be joined with the rest of an "
+            "observation: write the one array that is to be learned from"
+        )
+    flat = [arrays[name].reshape(rows[0], -1) for name in names]
+    sizes = tuple((name, array.shape[1]) for name, array in zip(names, flat, strict=True))
+    return np.concatenate(flat, axis=1), sizes
+
+
+def _place(name: str) -> tuple[int, str]:
+    """What to sort by: the parts of a Tuple by number, all others by name."""
+    index = name.removeprefix("_index_")
+    return (int(index), "") if index != name and index.isdecimal() else (-1, name)
+
+
+# ---- HDF5 --------------------------------------------------------------------------------------
+
+
+def _read_minari(file: Any, path: Path) -> Dataset:
     """All episodes in a row. Each has one observation more than steps: its last successor."""
     names = [name for name in file if name.startswith(_EPISODE)]
     if wrong := [name for name in names if not name.removeprefix(_EPISODE).isdecimal()]:
         raise ValueError(f"{path}: group {wrong[0]!r} is not named episode_<number>")
-    parts: dict[str, list[np.ndarray]] = {key: [] for key in KEYS}
+    columns: dict[str, list[np.ndarray]] = {key: [] for key in KEYS}
+    obs_parts: Parts | None = None
     # As text, episode_10 sorts before episode_2.
     for name in sorted(names, key=lambda name: int(name.removeprefix(_EPISODE))):
         source, group = f"{path}: {name}", file[name]
@@ -103,6 +161,9 @@ def _minari_arrays(file: Any, path: Path) -> dict[str, np.ndarray]:
         obs, actions, rewards, terminations, truncations = (
             _hdf5_array(group, key, source) for key in wanted
         )
+        found = None
+        if isinstance(obs, dict):
+            obs, found = _joined(obs, f"{source}: observations")
         steps = len(rewards)
         if len(obs) != steps + 1:
             raise ValueError(
@@ -118,28 +179,40 @@ def _minari_arrays(file: Any, path: Path) -> dict[str, np.ndarray]:
             continue
         truncations = truncations.astype(bool)
         truncations[-1] = True  # an unfinished recording ends here too; terminals win later
-        columns = (obs[:-1], actions, rewards, obs[1:], terminations, truncations)
-        for key, array in zip(KEYS, columns, strict=True):
-            if parts[key] and array.shape[1:] != parts[key][0].shape[1:]:
+        if columns["rewards"] and found != obs_parts:
+            raise ValueError(f"{source}: observations has not the parts of earlier episodes")
+        obs_parts = found
+        row = (obs[:-1], actions, rewards, obs[1:], terminations, truncations)
+        for key, array in zip(KEYS, row, strict=True):
+            if columns[key] and array.shape[1:] != columns[key][0].shape[1:]:
                 raise ValueError(
                     f"{source}: {key} has rows of shape {array.shape[1:]}, but those of earlier "
-                    f"episodes have {parts[key][0].shape[1:]}"
+                    f"episodes have {columns[key][0].shape[1:]}"
                 )
-            parts[key].append(array)
-    if not parts["rewards"]:
+            columns[key].append(array)
+    if not columns["rewards"]:
         raise ValueError(f"{path}: none of the {len(names)} episodes has a step")
-    return {key: np.concatenate(arrays) for key, arrays in parts.items()}
+    arrays = {key: np.concatenate(pieces) for key, pieces in columns.items()}
+    return replace(Dataset.from_arrays(arrays, str(path), find_leaks=False), obs_parts=obs_parts)
 
 
-def _hdf5_array(group: Any, key: str, source: str) -> np.ndarray:
-    """One array of a file; its type is looked at before anything is read."""
+def _hdf5_array(group: Any, key: str, source: str) -> Any:
+    """One array of a file, or those of a Dict by name; types are looked at before any reading."""
     item = group.get(key)  # None for a link that leads nowhere
     if item is None:
         raise ValueError(f"{source}: {key} is a broken link, expected one plain array")
     if not hasattr(item, "dtype"):
-        raise ValueError(
-            f"{source}: {key} is a group (a Dict or Tuple space), expected one plain array"
-        )
+        if key.split("/")[0] not in _OBSERVATIONS or not len(item):
+            raise ValueError(
+                f"{source}: {key} is {'a' if len(item) else 'an empty'} group (a Dict or Tuple "
+                "space), expected one plain array"
+            )
+        found = {name: _hdf5_array(group, f"{key}/{name}", source) for name in item}
+        return {
+            name if below is None else f"{name}/{below}": array
+            for name, part in found.items()
+            for below, array in (part.items() if isinstance(part, dict) else [(None, part)])
+        }
     if item.dtype.kind not in "biuf":
         raise ValueError(f"{source}: {key} has type {item.dtype}, expected plain numbers")
     if not item.shape:

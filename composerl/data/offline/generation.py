@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from composerl.data.offline import cache as cache_files
 from composerl.data.offline.behaviours import Controller, Noise, act, controller_for, random_share
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
-from composerl.data.offline.formats import read_npz
 from composerl.envs.opening import env_name, open_gym
 from composerl.envs.spaces import Spaces
 
-__all__ = ["cache_dir", "generate", "play_episodes"]
+__all__ = ["generate", "play_episodes"]
 
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
@@ -68,24 +63,17 @@ def generate(
     told = f", {kwargs}" if kwargs else ""
     source = f"{name} {behaviour} (size {size}, seed {seed}{told})"
     arguments = (env, name, behaviour, int(size), int(seed), source, kwargs)
-    # Without keyword arguments, the names of the files are those of earlier versions.
-    key = [_VERSION, env, behaviour, int(size), int(seed), gym.__version__, *filter(None, [kwargs])]
     if not (cache and _ships_with_gymnasium(env) and _is_json(kwargs)):
         return _roll_out(*arguments)
+    key: list[Any] = [_VERSION, env, behaviour, int(size), int(seed), gym.__version__]
+    if kwargs:  # without, the names of the files are those of earlier versions
+        key.append(kwargs)
     request = json.dumps(key, sort_keys=True)
-    path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
-    dataset = _load(path, request, source)
+    dataset = cache_files.load(request, source)
     if dataset is None:
         dataset = _roll_out(*arguments)
-        _save(path, request, dataset)
+        cache_files.save(request, dataset)
     return dataset
-
-
-def cache_dir() -> Path:
-    """Where generated datasets are kept."""
-    if chosen := os.environ.get("COMPOSERL_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "composerl"
 
 
 class _Episode:
@@ -228,42 +216,3 @@ def _is_json(kwargs: Mapping[str, Any]) -> bool:
         return json.loads(json.dumps(kwargs)) == kwargs
     except (TypeError, ValueError):
         return False
-
-
-def _checksum(request: str, dataset: Dataset) -> str:
-    return hashlib.sha256(f"{request} {dataset.fingerprint}".encode()).hexdigest()
-
-
-def _load(path: Path, request: str, source: str) -> Dataset | None:
-    """What the cache has, or None; a damaged file counts as absent, with a warning."""
-    try:
-        if not path.exists():
-            return None
-        arrays: dict[str, Any] = read_npz(path, (*KEYS, "checksum"))
-        stored = str(arrays.pop("checksum"))
-        dataset = Dataset(**arrays, source=source)
-        if stored == _checksum(request, dataset):
-            return dataset
-        problem = "its content does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = str(error)
-    warnings.warn(f"cached dataset {path} is damaged and made again: {problem}", stacklevel=3)
-    return None
-
-
-def _save(path: Path, request: str, dataset: Dataset) -> None:
-    """Write whole or not at all: a reader never sees half a file. Failing is only a warning."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            temporary = Path(file.name)
-            arrays = {key: getattr(dataset, key) for key in KEYS}
-            np.savez(file, **arrays, checksum=np.array(_checksum(request, dataset)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        warnings.warn(f"generated dataset is not cached: {error}", stacklevel=3)
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""Where generated datasets are kept: files that are whole, and checked before they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from composerl.data.offline.checks import KEYS
+from composerl.data.offline.dataset import Dataset
+from composerl.data.offline.formats import read_npz
+
+__all__ = ["cache_dir", "load", "save"]
+
+
+def cache_dir() -> Path:
+    """Where generated datasets are kept."""
+    if chosen := os.environ.get("COMPOSERL_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "composerl"
+
+
+def _path(request: str) -> Path:
+    return cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
+
+
+def _checksum(request: str, dataset: Dataset) -> str:
+    return hashlib.sha256(f"{request} {dataset.fingerprint}".encode()).hexdigest()
+
+
+def load(request: str, source: str) -> Dataset | None:
+    """What was kept for a request, or None; a damaged file counts as absent, with a warning."""
+    path = _path(request)
+    try:
+        if not path.exists():
+            return None
+        arrays: dict[str, Any] = read_npz(path, (*KEYS, "checksum"))
+        stored = str(arrays.pop("checksum"))
+        dataset = Dataset(**arrays, source=source)
+        if stored == _checksum(request, dataset):
+            return dataset
+        problem = "its content does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = str(error)
+    warnings.warn(f"cached dataset {path} is damaged and made again: {problem}", stacklevel=3)
+    return None
+
+
+def save(request: str, dataset: Dataset) -> None:
+    """Write whole or not at all: a reader never sees half a file. Failing is only a warning."""
+    path, temporary = _path(request), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            temporary = Path(file.name)
+            arrays = {key: getattr(dataset, key) for key in KEYS}
+            np.savez(file, **arrays, checksum=np.array(_checksum(request, dataset)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        warnings.warn(f"generated dataset is not cached: {error}", stacklevel=3)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
