@@ -38,7 +38,7 @@ def train(recipe: str | Path, **flags: Any) -> Policy:
         if name not in known:
             raise ValueError(f"{module.Config.__qualname__} of {recipe} has no {name!r}: "
                              f"{suggest(name, known)}")  # fmt: skip
-    return module.main(module.Config(**flags))
+    return module.main(module.Config(**flags | module.Config.implied(set(flags))))
 
 
 def recipes_directory() -> Path:

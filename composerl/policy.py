@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from composerl.bookkeeping.checkpoint import checkpoints, kind_of, load_tree, save_tree
-from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy
 from composerl.bookkeeping.export import export_policy
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
@@ -30,11 +30,9 @@ class Policy:
         actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
             ``observation`` and writes ``action``; or one with memory, that has ``recurrent``,
             ``initial(batch)`` and ``greedy(observation, state, first) -> (action, state)``.
-        env: gymnasium id of the environment it was trained on, or a factory of a gymnasium or
-            TorchRL one.
+        env: gymnasium id (or factory) of the environment it was trained on.
         spaces: its spaces; read from the environment when not given.
         evaluator: environments to evaluate in, to be shared.
-        env_kwargs: keyword arguments of the environment.
 
     Attributes:
         state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
@@ -47,15 +45,13 @@ class Policy:
         env: Any,
         spaces: Spaces | None = None,
         evaluator: Evaluator | None = None,
-        env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.actor = actor
         self.env = env
-        self.env_kwargs = dict(env_kwargs or {})
-        self._evaluator = evaluator
-        self.spaces = self._own_evaluator().spaces if spaces is None else spaces
+        self.spaces = Spaces.of(env) if spaces is None else spaces
         self.recurrent = bool(getattr(actor, "recurrent", False))
         self.state: State | None = None
+        self._evaluator = evaluator
         self._parameter: Tensor | None = None
 
     def __repr__(self) -> str:
@@ -80,7 +76,7 @@ class Policy:
     def act(self, observation: Tensor, first: Any = None) -> Tensor:
         """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
         if not self.recurrent:
-            return greedy(self.actor, observation.to(self._device), self.spaces)
+            return greedy(self.actor, observation.to(self._device))
         rows = len(observation)
         held = rows if self.state is None else len(next(iter(self.state.values())))
         if held != rows:
@@ -101,14 +97,15 @@ class Policy:
         """Forget: what comes next are the first observations of episodes."""
         self.state = None
 
-    def _remember(self, seen: Any, state: State | None, first: Tensor) -> tuple[Tensor, State]:
+    def _remember(
+        self, observation: Tensor, state: State | None, first: Tensor
+    ) -> tuple[Tensor, State]:
         """A step of the actor with memory; without a state, all rows are first."""
-        home, actor = self._device, cast(Any, self.actor)
-        observation = observations(seen, self.spaces).to(home)
         if state is None:
-            state, first = actor.initial(len(observation)), torch.ones_like(first)
+            state, first = self.actor.initial(len(observation)), torch.ones_like(first)
+        home = self._device
         state = {key: value.to(home) for key, value in state.items()}
-        return actor.greedy(observation, state, first.to(home))
+        return self.actor.greedy(observation.to(home), state, first.to(home))
 
     @property
     def _device(self) -> torch.device:
@@ -141,7 +138,7 @@ class Policy:
                 raise ValueError(
                     "the policy does not know its environment: give it, load(..., env=make_env)"
                 )
-            self._evaluator = Evaluator(self.env, self.env_kwargs)
+            self._evaluator = Evaluator(self.env)
         return self._evaluator
 
     def save(self, path: str | Path) -> Path:
@@ -160,10 +157,8 @@ class Policy:
 
     def to_tree(self) -> dict[str, Any]:
         """What a policy file holds."""
-        named = isinstance(self.env, str)
         return {
-            "env": self.env if named else None,
-            "env_kwargs": self.env_kwargs if named else {},
+            "env": self.env if isinstance(self.env, str) else None,
             "spaces": self.spaces.to_json(),
             "description": getattr(self.actor, "description", None),
             "class": type(self.actor).__name__,
@@ -203,8 +198,7 @@ def load(
     *,
     which: str = "final",
     actor: nn.Module | None = None,
-    env: str | Callable[..., Any] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
+    env: str | Callable[[], Any] | None = None,
 ) -> Policy:
     """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
 
@@ -214,7 +208,6 @@ def load(
             evaluated one), for a run directory.
         actor: for a policy made of your own modules, the module to load its weights into.
         env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
-        env_kwargs: its keyword arguments; those it was trained with, if neither is given.
     """
     file = Path(path)
     if file.is_dir():
@@ -239,10 +232,7 @@ def load(
         raise ValueError(
             f"{file} does not fit the network: {' '.join(str(error).split())}"
         ) from error
-    if env is None:
-        env = _safe_env(tree["env"])
-        env_kwargs = tree.get("env_kwargs", {}) if env_kwargs is None else env_kwargs
-    return Policy(actor.eval(), env, Spaces(**tree["spaces"]), env_kwargs=env_kwargs)
+    return Policy(actor.eval(), env or _safe_env(tree["env"]), Spaces(**tree["spaces"]))
 
 
 def holds_policy(path: str | Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,29 +15,9 @@ from torchrl.objectives.utils import TargetNetUpdater
 
 from composerl.optim.adam import FusedAdam
 from composerl.optim.graph import GraphStep, clip_factor, total
+from composerl.optim.schedules import Schedule, cosine, linear
 
 __all__ = ["Update", "cosine", "global_norm", "linear"]
-
-#: Number of updates done so far -> factor of the learning rate.
-Schedule = Callable[[int], float]
-
-
-def cosine(*updates: int) -> Schedule:
-    """Half a cosine from 1 to 0 over so many updates; several phases begin at 1 again."""
-
-    def factor(n: int) -> float:
-        for phase in updates:
-            if n < phase:
-                return 0.5 * (1 + math.cos(math.pi * (n / phase)))
-            n -= phase
-        return 0.0
-
-    return factor
-
-
-def linear(updates: int, final: float = 0.0) -> Schedule:
-    """A straight line from 1 to ``final`` over so many updates."""
-    return lambda n: final if n >= updates else 1 + (final - 1) * (n / updates)
 
 
 class Update:
@@ -53,8 +33,8 @@ class Update:
 
     Keyword Args:
         optimizer: one or several optimizers over the loss's parameters, instead of Adam.
-        schedule: factor of the learning rate as a function of the updates done (:func:`cosine`,
-            :func:`linear`), for all networks or by name.
+        schedule: factor of the learning rate as a function of the updates done (see
+            :mod:`composerl.optim.schedules`), for all networks or by name.
         tau: share of the online network that enters the target at each update.
         target: ``"soft"`` for that, a TorchRL updater, or None for no target update.
         max_grad_norm: gradients are scaled down to this global norm.

@@ -11,49 +11,30 @@ The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from composerl.config import RunConfig, cli
+from composerl.config import Count, NonNegative, OfflineConfig, Section, Whole, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(OfflineConfig):
     env: str = "Pendulum-v1"
-    steps: int = 3000
-    dataset: str = "mixed"
-    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
-    dataset_size: int = 40_000
-    """Transitions of a generated dataset."""
-    dataset_seed: int = 0
-    """Seed of a generated dataset."""
-    reward_scale: float = 0.1
-    """Rewards are multiplied by this."""
-    reward_shift: float = 0.0
-    """Then this is added."""
-    normalize: bool = False
-    """Standardise observations; the statistics become part of the policy."""
-    online_steps: int = 0
-    """Steps after the offline ones that also act: one environment step, one update."""
-    offline_fraction: float = 0.5
-    """Share of the dataset in the batches of the online steps."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    lr: float = 1e-3
+    steps: Count = 3000
+
+    networks: ClassVar[Section]
+    hidden: tuple[Count, ...] = (64, 64)
+
+    algorithm: ClassVar[Section]
+    lr: NonNegative = 1e-3
     """Learning rate of the critics and of the temperatures."""
-    actor_lr: float = 1e-3
+    actor_lr: NonNegative = 1e-3
     """Learning rate of the actor."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
-    gamma: float = 0.99
-    """Discount."""
-    tau: float = 0.02
-    """Share of the critics that enters their targets at each step."""
     alpha: float = 1.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
-    num_random: int = 10
+    num_random: Count = 10
     """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
     temperature: float = 1.0
     """Of the penalty's logsumexp."""
@@ -68,10 +49,8 @@ class Config(RunConfig):
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
     """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
-    bc_steps: int = 0
+    bc_steps: Whole = 0
     """Steps at the start in which the actor clones the data."""
-    max_grad_norm: float | None = None
-    """Clip gradients to this global norm."""
 
 
 def main(cfg: Config) -> Policy:
@@ -80,6 +59,7 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import CQLLoss
     from composerl.modules import tanh_gaussian_actor, twin_q
+    from composerl.optim import lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("CQL")
@@ -89,6 +69,7 @@ def main(cfg: Config) -> Policy:
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
         mc_gamma=cfg.gamma,
     )  # fmt: skip
+    steps = cfg.gradient_steps(len(offline))
     buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
 
     stats = offline.stats if cfg.normalize else False
@@ -109,16 +90,17 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr={"actor_network": cfg.actor_lr, "default": cfg.lr},
+        schedule=lr_schedule(cfg.lr_schedule, steps, cfg.online_steps),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,
     )
 
     run.track(update=update, buffer=buffer)
-    for step in run.steps(cfg.steps + cfg.online_steps):
+    for step in run.steps(steps + cfg.online_steps):
         loss.imitate = step <= cfg.bc_steps
-        loss.calibrated = cfg.calibrated or step > cfg.steps
-        if step > cfg.steps:
+        loss.calibrated = cfg.calibrated or step > steps
+        if step > steps:
             run.log(buffer.collect(actor))
         run.log(update(buffer.sample()))
         run.evaluate(actor)

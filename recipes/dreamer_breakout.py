@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from composerl.catalog import load_recipe
-from composerl.config import cli
+from composerl.config import Count, NonNegative, Positive, Whole, cli
 
 catch = load_recipe("dreamer_catch")
 main = catch.main
@@ -21,19 +21,19 @@ main = catch.main
 @dataclass(frozen=True, kw_only=True)
 class Config(catch.Config):
     env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=2500"
-    steps: int = 100_000
-    eval_every: int = 5000
-    eval_episodes: int = 5
-    num_envs: int = 1
-    warmup: int = 500
-    buffer_size: int = 100_000
-    train_ratio: float = 64.0
-    batch_size: int = 8
-    length: int = 32
+    steps: Count = 100_000
+    eval_every: Count = 5000
+    eval_episodes: Count = 5
+    num_envs: Count = 1
+    warmup: Whole = 500
+    buffer_size: Count = 100_000
+    train_ratio: Positive = 64.0
+    batch_size: Count = 8
+    length: Count = 32
     size: Literal["debug", "small", "medium"] = "small"
-    lr: float = 1e-4
-    model_lr: float = 3e-4
-    horizon: int = 15
+    lr: NonNegative = 1e-4
+    model_lr: NonNegative = 3e-4
+    horizon: Count = 15
 
 
 if __name__ == "__main__":

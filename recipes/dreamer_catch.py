@@ -11,9 +11,19 @@ scores 0.32, the best possible is 1). For Atari see dreamer_breakout.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from composerl.config import RunConfig, cli
+from composerl.config import (
+    Count,
+    LRSchedule,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+    Share,
+    Whole,
+    cli,
+)
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -22,46 +32,54 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "composerl/Catch-v0"
-    steps: int = 20_000
-    eval_every: int = 2000
-    eval_episodes: int = 50
-    num_envs: int = 16
+    steps: Count = 20_000
+    eval_every: Count = 2000
+    eval_episodes: Count = 50
+
+    data: ClassVar[Section]
+    num_envs: Count = 16
     """Environments stepped together."""
-    warmup: int = 2000
+    warmup: Whole = 2000
     """Environment steps at the start that act at random and train nothing."""
-    buffer_size: int = 100_000
+    buffer_size: Count = 100_000
     """Records kept for replay."""
-    train_ratio: float = 32.0
-    """Records replayed for each environment step."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Sequences in a batch."""
-    length: int = 16
+    length: Count = 16
     """Records of a sequence; one more in front of them warms the memory up."""
+
+    networks: ClassVar[Section]
     size: Literal["debug", "small", "medium"] = "debug"
     """Of all networks; at 64 x 64 pixels 0.2, 1.6 and 3 million parameters."""
-    lr: float = 5e-4
+
+    algorithm: ClassVar[Section]
+    train_ratio: Positive = 32.0
+    """Records replayed for each environment step."""
+    lr: NonNegative = 5e-4
     """Learning rate of actor and critic."""
-    model_lr: float = 3e-3
+    model_lr: NonNegative = 3e-3
     """Learning rate of the world model."""
-    max_grad_norm: float = 100.0
+    lr_schedule: LRSchedule = "constant"
+    """How both fall over the run."""
+    max_grad_norm: Positive = 100.0
     """Clip gradients to this global norm."""
     tau: float = 0.02
     """Share of the critic that enters its moving average at each update."""
-    gamma: float = 1 - 1 / 333
+    gamma: Share = 1 - 1 / 333
     """Discount."""
-    horizon: int = 10
+    horizon: Count = 10
     """Steps imagined from each replayed record."""
-    lmbda: float = 0.95
+    lmbda: Share = 0.95
     """1 trusts imagined rewards to the horizon, 0 the critic after a step."""
-    entropy_coeff: float = 3e-4
+    entropy_coeff: NonNegative = 3e-4
     """Larger keeps the actor more random."""
-    dynamics_scale: float = 1.0
+    dynamics_scale: NonNegative = 1.0
     """Larger makes imagination follow the data sooner."""
-    representation_scale: float = 0.1
+    representation_scale: NonNegative = 0.1
     """Larger makes states easier to predict and less informative."""
-    free_nats: float = 1.0
+    free_nats: NonNegative = 1.0
     """Nats of surprise at a step that are not worth avoiding."""
-    replay_scale: float = 0.3
+    replay_scale: NonNegative = 0.3
     """Weight of the critic's loss on replayed, not imagined, returns."""
 
 
@@ -74,6 +92,7 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import DreamerLoss
     from composerl.modules import dreamer_actor, dreamer_critic
+    from composerl.optim import lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_discrete("Dreamer")
@@ -84,9 +103,12 @@ def main(cfg: Config) -> Policy:
         dynamics_scale=cfg.dynamics_scale, representation_scale=cfg.representation_scale,
         free_nats=cfg.free_nats, replay_scale=cfg.replay_scale,
     ).to(cfg.device)  # fmt: skip
+    start = max(cfg.warmup, (1 + cfg.length) * cfg.num_envs)
+    updates_per_step = cfg.train_ratio / (cfg.batch_size * cfg.length)
+    schedule = lr_schedule(cfg.lr_schedule, int((cfg.steps - start) * updates_per_step))
     update = Update(
         loss, lr={"world_network": cfg.model_lr, "default": cfg.lr},
-        tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
+        schedule=schedule, tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
     )  # fmt: skip
     buffer = SequenceReplay(
         cfg.buffer_size, cfg.batch_size, cfg.length,
@@ -95,8 +117,6 @@ def main(cfg: Config) -> Policy:
     collector = RecordCollector(
         make_env(cfg.env, cfg.num_envs), actor, init_random_frames=cfg.warmup, seed=cfg.seed
     )
-    start = max(cfg.warmup, (1 + cfg.length) * cfg.num_envs)
-    updates_per_step = cfg.train_ratio / (cfg.batch_size * cfg.length)
     say(f"{sum(p.numel() for p in loss.parameters()):,} parameters")
 
     metrics = {}

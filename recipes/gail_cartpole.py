@@ -10,10 +10,21 @@ The defaults suit CartPole. For Pendulum:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from composerl.config import RunConfig, cli
+from composerl.config import (
+    Count,
+    LRSchedule,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+    Share,
+    Whole,
+    cli,
+)
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -22,50 +33,58 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "CartPole-v1"
-    steps: int = 25_000
+    steps: Count = 25_000
+
+    data: ClassVar[Section]
     expert: str = "scripted"
     """Behaviour (scripted, random), a file (npz, HDF5, Minari) or a run directory of composerl."""
-    demonstrations: int = 10
+    demonstrations: Count = 10
     """Episodes of the expert."""
-    subsample: int = 1
+    subsample: Count = 1
     """Keep every so many-th step of a demonstration; the paper has 20."""
-    bc_steps: int = 0
-    """Updates of behaviour cloning before the first step; its return is logged."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments stepped together."""
-    rollout: int = 1024
+    rollout: Count = 1024
     """Environment steps between two updates of the policy, over all environments."""
+    batch_size: Count = 128
+    """Steps in a minibatch of PPO; pairs of each side in one of the discriminator."""
+
+    networks: ClassVar[Section]
+    hidden: tuple[Count, ...] = (64, 64)
+    """Widths of the hidden layers of all three networks."""
+    spectral_norm: bool = False
+    """Bound the discriminator's slope by the spectral norm of its layers."""
+
+    algorithm: ClassVar[Section]
+    bc_steps: Whole = 0
+    """Updates of behaviour cloning before the first step; its return is logged."""
     reward: Literal["softplus", "log_d", "airl"] = "softplus"
     """Form of the imitation reward: -log(1 - D), log D or the logits."""
     absorbing: bool = True
     """Judge the ends of episodes, too; else softplus pays for living and log_d for ending."""
-    judge_updates: int = 8
+    judge_updates: Count = 8
     """Updates of the discriminator for each rollout."""
-    judge_lr: float = 3e-4
+    judge_lr: NonNegative = 3e-4
     """Its learning rate."""
-    gradient_penalty: float = 0.0
+    gradient_penalty: NonNegative = 0.0
     """Weight of its gradient penalty; larger is smoother."""
-    spectral_norm: bool = False
-    """Bound its slope by the spectral norm of its layers."""
-    epochs: int = 10
+    ppo_epochs: Count = 10
     """Passes of PPO over a rollout."""
-    batch_size: int = 128
-    """Steps in a minibatch of PPO; pairs of each side in one of the discriminator."""
-    lr: float = 1e-3
-    """Learning rate of policy and value; falls linearly to 0 over the run."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of all three networks."""
-    gamma: float = 0.99
+    lr: NonNegative = 1e-3
+    """Learning rate of policy and value."""
+    lr_schedule: LRSchedule = "linear"
+    """How that falls over the run."""
+    gamma: Share = 0.99
     """Discount."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Between 0 (advantages of one step) and 1 (of the whole return)."""
     clip: float = 0.2
     """PPO's clip of the probability ratio."""
     value_clip: float | None = None
     """Clip the change of the value estimates, too."""
-    entropy_coeff: float = 0.01
+    entropy_coeff: NonNegative = 0.01
     """Weight of the policy's entropy bonus."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: Positive | None = 0.5
     """Clip gradients of policy and value to this global norm."""
 
 
@@ -79,8 +98,8 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import BCLoss, ClipPPOLoss, GAILLoss, GAILReward
     from composerl.modules import categorical_actor, discriminator, tanh_gaussian_actor, value
+    from composerl.optim import lr_schedule
     from composerl.policy import holds_policy
-    from composerl.update import linear
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env)
@@ -92,8 +111,9 @@ def main(cfg: Config) -> Policy:
     critic = value(spaces, cfg.hidden, activation="tanh", init="orthogonal")
     ppo = ClipPPOLoss(actor, critic, clip_epsilon=cfg.clip, clip_value=cfg.value_clip,
                       entropy_coeff=cfg.entropy_coeff).to(cfg.device)  # fmt: skip
-    updates = -(-cfg.steps // cfg.rollout) * cfg.epochs * -(-cfg.rollout // cfg.batch_size)
-    update = Update(ppo, lr=cfg.lr, schedule=linear(updates),
+    minibatches = math.ceil(cfg.rollout / cfg.batch_size)
+    updates = math.ceil(cfg.steps / cfg.rollout) * cfg.ppo_epochs * minibatches
+    update = Update(ppo, lr=cfg.lr, schedule=lr_schedule(cfg.lr_schedule, updates),
                     max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     judge = discriminator(spaces, cfg.hidden, spectral_norm=cfg.spectral_norm)
     gail = GAILLoss(judge, num_actions=spaces.num_actions, gp_lambda=cfg.gradient_penalty)
@@ -120,7 +140,7 @@ def main(cfg: Config) -> Policy:
             metrics = update_judge(mine.set("expert", experts.sample()))
             run.log({f"judge/{name}": number for name, number in metrics.items()})
         rows = gae(reward(ppo.annotate(batch))).select(*ppo.in_keys).reshape(-1)
-        for _ in range(cfg.epochs):
+        for _ in range(cfg.ppo_epochs):
             for minibatch in rows[torch.randperm(len(rows))].split(cfg.batch_size):
                 run.log(update(minibatch))
         run.log(collector.metrics() | baselines)

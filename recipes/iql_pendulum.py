@@ -11,50 +11,26 @@ The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from composerl.config import RunConfig, cli
+from composerl.config import Count, LRSchedule, OfflineConfig, Section, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(OfflineConfig):
     env: str = "Pendulum-v1"
-    steps: int = 5000
-    dataset: str = "mixed"
-    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
-    dataset_size: int = 40_000
-    """Transitions of a generated dataset."""
-    dataset_seed: int = 0
-    """Seed of a generated dataset."""
-    reward_scale: float = 0.1
-    """Rewards are multiplied by this."""
-    reward_shift: float = 0.0
-    """Then this is added."""
-    normalize: bool = False
-    """Standardise observations; the statistics become part of the policy."""
-    online_steps: int = 0
-    """Steps after the offline ones that also act: one environment step, one update."""
-    offline_fraction: float = 0.5
-    """Share of the dataset in the batches of the online steps."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    lr: float = 1e-3
-    """Learning rate; the actor's falls to 0 by a cosine, offline and once more online."""
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers."""
-    gamma: float = 0.99
-    """Discount."""
-    tau: float = 0.02
-    """Share of the critics that enters their targets at each step."""
+    steps: Count = 5000
+
+    algorithm: ClassVar[Section]
+    lr_schedule: LRSchedule = "cosine"
+    """How the actor's learning rate falls, offline and once more online."""
     expectile: float = 0.9
     """Between 0.5 (value of the behaviour) and 1 (value of its best action)."""
     beta: float = 10.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
-    max_grad_norm: float | None = None
-    """Clip gradients to this global norm."""
 
 
 def main(cfg: Config) -> Policy:
@@ -63,7 +39,7 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import IQLLoss
     from composerl.modules import gaussian_actor, twin_q, value
-    from composerl.update import cosine
+    from composerl.optim import lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("IQL")
@@ -72,6 +48,7 @@ def main(cfg: Config) -> Policy:
         size=cfg.dataset_size, seed=cfg.dataset_seed,
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
     )  # fmt: skip
+    steps = cfg.gradient_steps(len(offline))
     buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
 
     stats = offline.stats if cfg.normalize else False
@@ -87,15 +64,15 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr=cfg.lr,
-        schedule={"actor_network": cosine(cfg.steps, cfg.online_steps)},
+        schedule={"actor_network": lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,
     )
 
     run.track(update=update, buffer=buffer)
-    for step in run.steps(cfg.steps + cfg.online_steps):
-        if step > cfg.steps:
+    for step in run.steps(steps + cfg.online_steps):
+        if step > steps:
             run.log(buffer.collect(actor))
         run.log(update(buffer.sample()))
         run.evaluate(actor)

@@ -12,9 +12,19 @@ done): the same with --hidden 512 --num-quantiles 32 --num-target-quantiles 32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from composerl.config import RunConfig, cli
+from composerl.config import (
+    Count,
+    LRSchedule,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+    Share,
+    Whole,
+    cli,
+)
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -23,54 +33,62 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "CartPole-v1"
-    steps: int = 14_000
-    num_envs: int = 8
+    steps: Count = 14_000
+
+    data: ClassVar[Section]
+    num_envs: Count = 8
     """Environments stepped together."""
-    warmup: int = 400
+    warmup: Whole = 400
     """Environment steps at the start that act at random and train nothing."""
-    epsilon: float = 0.05
+    epsilon: Share = 0.05
     """Share of random actions in the end."""
-    epsilon_steps: int = 3000
+    epsilon_steps: Count = 3000
     """Environment steps over which that share falls, from 1."""
-    buffer_size: int = 5000
+    buffer_size: Count = 5000
     """Transitions kept for replay; few, as long returns of old policies mislead."""
-    updates: int = 4
-    """Updates for each step of all environments together."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Transitions in a batch."""
-    n_step: int = 10
+    n_step: Count = 10
     """Steps of reward before the bootstrap."""
     prioritized: bool = True
     """Replay rows with large errors more often."""
     exponents: tuple[float, float] = (0.6, 0.4)
     """Of the priorities, and of the weights that make up for them."""
-    lr: float = 1e-3
-    """Learning rate; falls linearly to (nearly, as the warm-up counts) 0 over the run."""
-    hidden: tuple[int, ...] = (128, 128, 128)
+
+    networks: ClassVar[Section]
+    hidden: tuple[Count, ...] = (128, 128, 128)
     """Widths of the state's layers and, last, of the head."""
     layer_norm: bool = True
     """LayerNorm in state layers and head: keeps CartPole from collapsing."""
     dueling: bool = False
     """Separate streams for the state's value and the actions' advantages."""
-    gamma: float = 0.99
+    embedding_dim: Count = 64
+    """Cosines that describe a fraction."""
+
+    algorithm: ClassVar[Section]
+    updates: Count = 4
+    """Updates for each step of all environments together."""
+    lr: NonNegative = 1e-3
+    """Learning rate."""
+    lr_schedule: LRSchedule = "linear"
+    """How it falls over the run; linearly to nearly 0, as the warm-up counts."""
+    gamma: Share = 0.99
     """Discount."""
     tau: float = 0.005
     """Share of the network that enters its target at each update."""
-    average: float = 0.996
+    average: Share = 0.996
     """Share of the past in the average of networks that is evaluated and kept; 0: the last one."""
-    num_quantiles: int = 8
+    num_quantiles: Count = 8
     """Fractions at which the network is trained, per transition."""
-    num_target_quantiles: int = 8
+    num_target_quantiles: Count = 8
     """Samples of the target, per transition."""
-    num_acting_quantiles: int = 32
+    num_acting_quantiles: Count = 32
     """Quantiles whose mean ranks the actions."""
-    embedding_dim: int = 64
-    """Cosines that describe a fraction."""
     kappa: float = 1.0
     """Where the Huber loss turns linear."""
     double: bool = False
     """The online network chooses the target's action."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Clip gradients to this global norm."""
 
 
@@ -83,7 +101,7 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import IQNLoss
     from composerl.modules import iqn_network
-    from composerl.update import linear
+    from composerl.optim import linear, lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_discrete("IQN")
@@ -98,7 +116,7 @@ def main(cfg: Config) -> Policy:
         num_acting_quantiles=cfg.num_acting_quantiles,
         double_dqn=cfg.double, kappa=cfg.kappa, gamma=cfg.gamma,
     ).to(cfg.device)  # fmt: skip
-    schedule = linear(cfg.steps // cfg.num_envs * cfg.updates)
+    schedule = lr_schedule(cfg.lr_schedule, cfg.steps // cfg.num_envs * cfg.updates)
     update = Update(loss, lr=cfg.lr, schedule=schedule, tau=cfg.tau,
                     max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,

@@ -12,9 +12,19 @@ The defaults suit Pendulum. The paper's, for --env Hopper-v5 --termination hoppe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from composerl.config import RunConfig, cli
+from composerl.config import (
+    Count,
+    LRSchedule,
+    NonNegative,
+    Positive,
+    RunConfig,
+    Section,
+    Share,
+    Whole,
+    cli,
+)
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -31,73 +41,82 @@ HEALTHY = {
 @dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
     env: str = "Pendulum-v1"
-    steps: int = 2500
-    eval_every: int = 250
-    warmup: int = 250
+    steps: Count = 2500
+    eval_every: Count = 250
+
+    data: ClassVar[Section]
+    warmup: Whole = 250
     """Environment steps at the start that act at random and train nothing."""
-    buffer_size: int = 1_000_000
+    buffer_size: Count = 1_000_000
     """Real transitions kept."""
-    updates: int = 6
-    """SAC updates for each environment step."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions in a batch."""
-    real_share: float = 0.05
+    real_share: Share = 0.05
     """Share of real transitions in each batch."""
-    lr: float = 2e-3
-    """Learning rate of actor, critics and temperature."""
-    hidden: tuple[int, ...] = (64, 64)
+
+    networks: ClassVar[Section]
+    hidden: tuple[Count, ...] = (64, 64)
     """Widths of the hidden layers of actor and critics."""
-    gamma: float = 0.99
+    model_hidden: tuple[Count, ...] = (64, 64, 64)
+    """Widths of the hidden layers of each model."""
+    members: Count = 7
+    """Models in the ensemble."""
+    elites: Count = 5
+    """Models that imagine: the best on data held out."""
+
+    algorithm: ClassVar[Section]
+    updates: Count = 6
+    """SAC updates for each environment step."""
+    lr: NonNegative = 2e-3
+    """Learning rate of actor, critics and temperature."""
+    lr_schedule: LRSchedule = "constant"
+    """How that falls over the run."""
+    gamma: Share = 0.99
     """Discount."""
     tau: float = 0.02
     """Share of the critics that enters their targets at each update."""
     target_entropy: float | None = None
     """Entropy that the temperature is tuned to; minus the number of actions by default."""
-    max_grad_norm: float | None = None
+    max_grad_norm: Positive | None = None
     """Clip gradients of actor and critics to this global norm."""
     model: Literal["on", "off"] = "on"
     """Off: plain SAC on real transitions."""
     termination: Literal["none", "learned", "inverted_pendulum", "hopper", "walker", "ant"] = "none"
     """When imagined episodes are over: never, when the model says so, or by a known rule."""
-    fit_every: int = 250
+    fit_every: Count = 250
     """Environment steps between fits of the model, each followed by a round of rollouts."""
-    members: int = 7
-    """Models in the ensemble."""
-    elites: int = 5
-    """Models that imagine: the best on data held out."""
-    model_hidden: tuple[int, ...] = (64, 64, 64)
-    """Widths of the hidden layers of each model."""
-    model_lr: float = 3e-3
+    model_lr: NonNegative = 3e-3
     """Learning rate of the models."""
-    model_batch_size: int = 32
+    model_batch_size: Count = 32
     """Transitions in a batch of each model."""
-    model_patience: int = 5
+    model_patience: Count = 5
     """Epochs without a gain of 1 % after which a fit ends."""
-    rollouts: int = 20_000
+    rollouts: Count = 20_000
     """Real states that a round of rollouts starts from."""
     rollout_length: tuple[int, int, int, int] = (1, 1, 0, 0)
     """Steps of a rollout: first, last, and the environment steps between which they grow."""
-    keep: int = 2
+    keep: Count = 2
     """Rounds of rollouts kept."""
 
 
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import ModelBuffer, ReplayBuffer, VectorCollector
-    from composerl.optim.adam import FusedAdam
     from composerl.data import branched_rollouts, length_schedule  # isort: skip
     from composerl.envs import make_env
     from composerl.envs.spaces import Spaces
     from composerl.losses import DynamicsLoss, SACLoss
     from composerl.modules import ensemble, tanh_gaussian_actor, twin_q
-    from composerl.optim.fit import DynamicsFit
+    from composerl.optim import DynamicsFit, FusedAdam, lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
     loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
                    target_entropy=cfg.target_entropy).to(cfg.device)  # fmt: skip
-    update = Update(loss, cfg.lr, tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)
+    schedule = lr_schedule(cfg.lr_schedule, cfg.steps * cfg.updates)
+    update = Update(loss, cfg.lr, schedule=schedule, tau=cfg.tau,
+                    max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
     healthy = HEALTHY.get(cfg.termination)
     termination = healthy and (lambda s, a, following: ~healthy(following))
     dynamics = ensemble(spaces, cfg.model_hidden, members=cfg.members, elites=cfg.elites,

@@ -12,51 +12,33 @@ gives it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from composerl.config import RunConfig, cli
+from composerl.config import Count, LRSchedule, OfflineConfig, Section, Whole, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(OfflineConfig):
     env: str = "Pendulum-v1"
-    steps: int = 5000
-    dataset: str = "mixed"
-    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
-    dataset_size: int = 40_000
-    """Transitions of a generated dataset."""
-    dataset_seed: int = 0
-    """Seed of a generated dataset."""
-    reward_scale: float = 0.1
-    """Rewards are multiplied by this."""
-    reward_shift: float = 0.0
-    """Then this is added."""
-    normalize: bool = False
-    """Standardise observations; the statistics become part of the policy."""
-    online_steps: int = 0
-    """Steps after the offline ones that also act: one environment step, one update."""
-    offline_fraction: float = 0.5
-    """Share of the dataset in the batches of the online steps."""
-    batch_size: int = 256
-    """Transitions in a batch."""
-    lr: float = 1e-3
-    """Learning rate; the actor's falls to 0 by a cosine, offline and once more online."""
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers."""
-    gamma: float = 0.99
-    """Discount."""
-    tau: float = 0.02
-    """Share of the critics that enters their targets at each step."""
+    steps: Count = 5000
+
+    networks: ClassVar[Section]
+    layer_norm: bool = True
+    """LayerNorm in V."""
+
+    algorithm: ClassVar[Section]
+    lr_schedule: LRSchedule = "cosine"
+    """How the actor's learning rate falls, offline and once more online."""
     loss_temperature: float = 0.5
     """Of the Gumbel regression: small is near the best action's value, large near the mean."""
     max_value_diff_exp: float = 7.0
     """Upper clip of the regression's exponent."""
     max_advantage_weight: float = 100.0
     """Upper bound of the weights of the imitated actions."""
-    sample_random_times: int = 0
+    sample_random_times: Whole = 0
     """Uniform actions per state that also enter V's loss."""
     action_noise: float = 0.0
     """Noise on the data's actions in V's loss, as a share of half their range."""
@@ -64,12 +46,8 @@ class Config(RunConfig):
     """Use IQL's expectile in place of the Gumbel regression."""
     expectile: float = 0.9
     """For --vanilla-value-loss."""
-    layer_norm: bool = True
-    """LayerNorm in V."""
     beta: float = 10.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
-    max_grad_norm: float | None = None
-    """Clip gradients to this global norm."""
 
 
 def main(cfg: Config) -> Policy:
@@ -78,7 +56,7 @@ def main(cfg: Config) -> Policy:
     from composerl.envs.spaces import Spaces
     from composerl.losses import XQLLoss
     from composerl.modules import gaussian_actor, twin_q, value
-    from composerl.update import cosine
+    from composerl.optim import lr_schedule
 
     run = Run(cfg)
     spaces = Spaces.of(cfg.env).require_box("XQL")
@@ -87,6 +65,7 @@ def main(cfg: Config) -> Policy:
         size=cfg.dataset_size, seed=cfg.dataset_seed,
         reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
     )  # fmt: skip
+    steps = cfg.gradient_steps(len(offline))
     buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
 
     stats = offline.stats if cfg.normalize else False
@@ -108,15 +87,15 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr=cfg.lr,
-        schedule={"actor_network": cosine(cfg.steps, cfg.online_steps)},
+        schedule={"actor_network": lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,
     )
 
     run.track(update=update, buffer=buffer)
-    for step in run.steps(cfg.steps + cfg.online_steps):
-        if step > cfg.steps:
+    for step in run.steps(steps + cfg.online_steps):
+        if step > steps:
             run.log(buffer.collect(actor))
         run.log(update(buffer.sample()))
         run.evaluate(actor)

@@ -18,7 +18,7 @@ from typing import IO, Any
 import yaml
 
 from composerl.bookkeeping.files import replace_file
-from composerl.config import BOOKKEEPING, RunConfig, config_to_dict
+from composerl.config import RunConfig, config_to_dict, may_change
 
 __all__ = [
     "check",
@@ -74,8 +74,9 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
 
 def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
     """Refuse to resume with another configuration than the run was started with."""
+    free = may_change(type(config))
     for key, value in config_to_dict(config).items():
-        if key not in BOOKKEEPING and saved.get(key, value) != value:
+        if key not in free and saved.get(key, value) != value:
             raise ValueError(
                 f"--resume: {key} was {saved[key]!r} in {where} and is {value!r} now; "
                 "only steps and bookkeeping may change"

@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "steps": 60, "log_every": 10, "eval_every": 30, "eval_episodes": 2, "save_every": 20,
     "hidden": (16, 16), "batch_size": 32, "dataset_size": 1000, "wandb": "disabled",
     "num_envs": 2, "warmup": 4, "buffer_size": 500, "updates": 2,
-    "rollout": 10, "demonstrations": 2, "epochs": 4,
+    "rollout": 10, "demonstrations": 2, "ppo_epochs": 4,
     "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8),
     "size": "debug", "length": 2, "train_ratio": 64.0, "horizon": 2,
 }  # fmt: skip

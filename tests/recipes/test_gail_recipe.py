@@ -58,7 +58,7 @@ def test_the_environment_s_reward_changes_nothing_but_the_log(expert, tmp_path):
 
 
 def test_cloning_is_reported_and_is_where_training_starts(tmp_path):
-    rows = run(tmp_path / "bc", bc_steps=300, steps=10, judge_updates=1, epochs=1, lr=1e-2)
+    rows = run(tmp_path / "bc", bc_steps=300, steps=10, judge_updates=1, ppo_epochs=1, lr=1e-2)
     assert rows[-1]["expert/return"] == 500
     assert rows[-1]["bc/return"] > 150
     assert rows[-1]["eval/return"] > 0.5 * rows[-1]["bc/return"]
@@ -88,8 +88,8 @@ def test_warns_when_living_itself_is_paid_for(tmp_path):
 def test_mistakes_leave_nothing_behind(tmp_path):
     for changes, message in (
         ({"expert": "nobody"}, "unknown dataset 'nobody'"),
-        ({"gradient_penalty": -1.0}, "gp_lambda"),
-        ({"demonstrations": 0}, "episodes of the experts"),
+        ({"gradient_penalty": -1.0}, "gradient_penalty must be at least 0"),
+        ({"demonstrations": 0}, "demonstrations must be at least 1"),
         ({"clip": 0.0}, "clip_epsilon"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,124 @@
+"""The command line of a recipe: flags, from the fields of its configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from composerl.config.fields import declarations, docs, sections
+from composerl.config.settings import RunConfig
+from composerl.config.text import config_from_yaml, suggest
+from composerl.errors import guard
+
+__all__ = ["cli", "option", "parse"]
+
+C = TypeVar("C", bound=RunConfig)
+
+
+def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | None = None) -> C:
+    """The configuration from the command line, on top of ``--config`` or the run to resume.
+
+    ``prog`` is what ``--help`` calls the program.
+    """
+    import tyro
+
+    argv = _known_flags(config_class, sys.argv[1:] if argv is None else argv)
+    given = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
+    implied = config_class.implied(given)
+    source = option(argv, "--config")
+    out = option(argv, "--out")
+    if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
+        source = str(Path(out) / "config.yaml")
+    groups: Any = tyro.cli(
+        _groups(config_class, None if source is None else config_from_yaml(config_class, source)),
+        args=argv,
+        prog=prog,
+        description=sys.modules[config_class.__module__].__doc__,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+    )
+    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
+    return config_class(**values | implied)
+
+
+def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:
+    """Parse the command line and call ``main``; a user's mistake ends in one sentence.
+
+    Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
+    """
+    guard(lambda: main(parse(config_class, argv)))
+
+
+def option(argv: Sequence[str], flag: str) -> str | None:
+    """The value of a flag in a command line, written ``--flag value`` or ``--flag=value``."""
+    for i, word in enumerate(argv):
+        if word == flag and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _groups(config_class: type[RunConfig], default: RunConfig | None) -> Any:
+    """A dataclass of dataclasses, one for each section: tyro's help shows each as a group."""
+    import tyro
+
+    texts, declared = docs(config_class), declarations(config_class)
+    by_name = {f.name: f for f in fields(config_class)}
+
+    def flag(name: str) -> tuple[str, Any, Any]:
+        kind, plain = declared[name][0]
+        metavar, start = None, _default(by_name[name])
+        if default is not None:
+            start = getattr(default, name)
+        if dict in (plain, typing.get_origin(plain)):
+            plain, start, metavar = str, json.dumps(start), "JSON"
+        about = tyro.conf.arg(help=texts.get(name), metavar=metavar)
+        # What is said of the field itself may be for tyro; rules further inside are noise to it.
+        for mark in (*getattr(kind, "__metadata__", ()), about):
+            plain = Annotated[plain, mark]
+        if start is MISSING:
+            return name, plain, field()
+        return name, plain, field(default_factory=lambda: start)
+
+    groups = [
+        (section, make_dataclass(section, map(flag, names), kw_only=True))
+        for section, names in sections(config_class).items()
+    ]
+    return make_dataclass(config_class.__name__, groups)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:
+    """The command line in tyro's form; an unknown flag is a ValueError.
+
+    A sweep agent writes ``--flag=true`` for ``--flag``, ``--widths=[64, 64]`` for
+    ``--widths 64 64``.
+    """
+    known = {field.name for field in fields(config_class)}
+    hints = typing.get_type_hints(config_class)
+    words = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("-", "_")
+        if not flag.startswith("--") or flag == "--help" or flag.startswith("--tyro-"):
+            words.append(word)
+        elif equals and hints.get(name) is bool and value.lower() in ("true", "false", "1", "0"):
+            words.append(flag if value.lower() in ("true", "1") else f"--no-{flag[2:]}")
+        elif equals and name in known and re.fullmatch(r"\[.*\]|\(.*\)", value):
+            words += [flag, *value[1:-1].replace(",", " ").split()]
+        elif name in known or hints.get(name.removeprefix("no_")) is bool:
+            words.append(word)
+        else:
+            raise ValueError(
+                f"unknown flag {flag}: {suggest(name, known, flags=True)} (--help lists all)"
+            )
+    return words
