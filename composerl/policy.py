@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from composerl.bookkeeping.checkpoint import checkpoints, kind_of, load_tree, save_tree
-from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
 from composerl.bookkeeping.export import export_policy
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
@@ -30,9 +30,11 @@ class Policy:
         actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
             ``observation`` and writes ``action``; or one with memory, that has ``recurrent``,
             ``initial(batch)`` and ``greedy(observation, state, first) -> (action, state)``.
-        env: gymnasium id (or factory) of the environment it was trained on.
+        env: gymnasium id of the environment it was trained on, or a factory of a gymnasium or
+            TorchRL one.
         spaces: its spaces; read from the environment when not given.
         evaluator: environments to evaluate in, to be shared.
+        env_kwargs: keyword arguments of the environment.
 
     Attributes:
         state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
@@ -45,13 +47,15 @@ class Policy:
         env: Any,
         spaces: Spaces | None = None,
         evaluator: Evaluator | None = None,
+        env_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.actor = actor
         self.env = env
-        self.spaces = Spaces.of(env) if spaces is None else spaces
+        self.env_kwargs = dict(env_kwargs or {})
+        self._evaluator = evaluator
+        self.spaces = self._own_evaluator().spaces if spaces is None else spaces
         self.recurrent = bool(getattr(actor, "recurrent", False))
         self.state: State | None = None
-        self._evaluator = evaluator
         self._parameter: Tensor | None = None
 
     def __repr__(self) -> str:
@@ -76,7 +80,7 @@ class Policy:
     def act(self, observation: Tensor, first: Any = None) -> Tensor:
         """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
         if not self.recurrent:
-            return greedy(self.actor, observation.to(self._device))
+            return greedy(self.actor, observation.to(self._device), self.spaces)
         rows = len(observation)
         held = rows if self.state is None else len(next(iter(self.state.values())))
         if held != rows:
@@ -97,15 +101,14 @@ class Policy:
         """Forget: what comes next are the first observations of episodes."""
         self.state = None
 
-    def _remember(
-        self, observation: Tensor, state: State | None, first: Tensor
-    ) -> tuple[Tensor, State]:
+    def _remember(self, seen: Any, state: State | None, first: Tensor) -> tuple[Tensor, State]:
         """A step of the actor with memory; without a state, all rows are first."""
+        home, actor = self._device, cast(Any, self.actor)
+        observation = observations(seen, self.spaces).to(home)
         if state is None:
-            state, first = self.actor.initial(len(observation)), torch.ones_like(first)
-        home = self._device
+            state, first = actor.initial(len(observation)), torch.ones_like(first)
         state = {key: value.to(home) for key, value in state.items()}
-        return self.actor.greedy(observation.to(home), state, first.to(home))
+        return actor.greedy(observation, state, first.to(home))
 
     @property
     def _device(self) -> torch.device:
@@ -138,7 +141,7 @@ class Policy:
                 raise ValueError(
                     "the policy does not know its environment: give it, load(..., env=make_env)"
                 )
-            self._evaluator = Evaluator(self.env)
+            self._evaluator = Evaluator(self.env, self.env_kwargs)
         return self._evaluator
 
     def save(self, path: str | Path) -> Path:
@@ -157,8 +160,10 @@ class Policy:
 
     def to_tree(self) -> dict[str, Any]:
         """What a policy file holds."""
+        named = isinstance(self.env, str)
         return {
-            "env": self.env if isinstance(self.env, str) else None,
+            "env": self.env if named else None,
+            "env_kwargs": self.env_kwargs if named else {},
             "spaces": self.spaces.to_json(),
             "description": getattr(self.actor, "description", None),
             "class": type(self.actor).__name__,
@@ -198,7 +203,8 @@ def load(
     *,
     which: str = "final",
     actor: nn.Module | None = None,
-    env: str | Callable[[], Any] | None = None,
+    env: str | Callable[..., Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
 ) -> Policy:
     """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
 
@@ -208,6 +214,7 @@ def load(
             evaluated one), for a run directory.
         actor: for a policy made of your own modules, the module to load its weights into.
         env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
+        env_kwargs: its keyword arguments; those it was trained with, if neither is given.
     """
     file = Path(path)
     if file.is_dir():
@@ -232,7 +239,10 @@ def load(
         raise ValueError(
             f"{file} does not fit the network: {' '.join(str(error).split())}"
         ) from error
-    return Policy(actor.eval(), env or _safe_env(tree["env"]), Spaces(**tree["spaces"]))
+    if env is None:
+        env = _safe_env(tree["env"])
+        env_kwargs = tree.get("env_kwargs", {}) if env_kwargs is None else env_kwargs
+    return Policy(actor.eval(), env, Spaces(**tree["spaces"]), env_kwargs=env_kwargs)
 
 
 def holds_policy(path: str | Path) -> bool:

@@ -170,7 +170,8 @@ def test_the_evaluator_resets_rows_and_drops_those_that_are_over():
 def test_frames_of_an_episode_rendered(policy):
     torch.manual_seed(0)
     catcher = Policy(Toy(size=32), CATCH)
-    film = film_frames(catcher, seed=2)
+    film, fps = film_frames(catcher, seed=2)
+    assert fps == gym.make(CATCH).metadata["render_fps"]
     assert film.shape == (14, 256, 256, 3)
     assert film.dtype == np.uint8
     env = gym.make(CATCH)
@@ -182,7 +183,7 @@ def test_frames_of_an_episode_rendered(policy):
 
 
 def test_frames_of_an_episode_from_observations(policy):
-    film = film_frames(policy, seed=0)
+    film, _ = film_frames(policy, seed=0)
     (length,) = policy.evaluate(1, seed=0).lengths
     assert film.shape == (length + 1, 4, 4, 3)
     assert film[:, 0, 0, 0].tolist() == list(range(length + 1))
@@ -193,7 +194,7 @@ def test_frames_of_an_episode_from_observations(policy):
         def show(self):
             return super().show() * np.array([1, 2, 3], np.uint8)[:, None, None]
 
-    film = film_frames(Policy(Toy(), Coloured), seed=0)
+    film, _ = film_frames(Policy(Toy(), Coloured), seed=0)
     assert film[1, 0, 0].tolist() == [1, 2, 3]
 
 

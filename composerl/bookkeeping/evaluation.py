@@ -6,25 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.bookkeeping.machine import restore_rng, rng_state
-from composerl.envs.spaces import Spaces, open_gym
+from composerl.bookkeeping.stages import GymStage, TorchRLStage, integers, open_stage
+from composerl.envs.spaces import Spaces
 
-__all__ = ["Evaluation", "Evaluator", "Player", "Remember", "State", "episode_seed",
-           "film_frames", "greedy"]  # fmt: skip
+__all__ = ["Act", "Evaluation", "Evaluator", "Player", "Remember", "State", "episode_seed",
+           "film_frames", "greedy", "observations"]  # fmt: skip
 
 MAX_ENVS = 32
 
 State = dict[str, Tensor]
 """What a policy with memory carries from step to step: tensors ``(batch, ...)``."""
 
-Remember = Callable[[Tensor, State | None, Tensor], tuple[Tensor, State]]
+Act = Callable[[Any], Any]
+"""Acts: observations ``(n, ...)`` to actions; in TorchRL environments on TensorDicts ``(n,)``."""
+
+Remember = Callable[[Any, State | None, Tensor], tuple[Tensor, State]]
 """Acts with memory: observations, state (None at the start), first-flags to actions, state."""
 
 
@@ -33,6 +36,7 @@ class Player(Protocol):
 
     actor: nn.Module
     env: Any
+    env_kwargs: dict[str, Any]
     spaces: Spaces
     recurrent: bool
 
@@ -47,13 +51,29 @@ class Player(Protocol):
         ...
 
 
-def greedy(actor: nn.Module, observation: Tensor) -> Tensor:
-    """The actor's deterministic action for a batch of observations."""
-    if hasattr(actor, "greedy"):
-        return actor.greedy(observation)
-    data = TensorDict({"observation": observation}, [observation.shape[0]])
+def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
+    """The actor's deterministic action for a batch of observations; discrete ones as integers.
+
+    A batch of all that TorchRL environments show, a TensorDict, comes back with what an actor
+    that reads TensorDicts has written to it.
+    """
+    whole = isinstance(seen, TensorDictBase)
+    if plain := getattr(actor, "greedy", None):
+        return plain(observations(seen, spaces) if whole else seen)
+    data = seen if whole else TensorDict({"observation": seen}, [seen.shape[0]])
     with set_exploration_type(ExplorationType.DETERMINISTIC):
-        return actor(data).get("action")
+        data = actor(data)
+    if whole:
+        return data
+    action = data.get("action")
+    return action if spaces.num_actions is None else integers(action, spaces.num_actions)
+
+
+def observations(seen: Tensor | TensorDictBase, spaces: Spaces) -> Tensor:
+    """The observations alone, of what environments show."""
+    if isinstance(seen, Tensor):
+        return seen
+    return seen.get("observation").to(getattr(torch, spaces.obs_dtype))
 
 
 @dataclass(frozen=True)
@@ -81,86 +101,126 @@ class Evaluator:
     """Plays episodes; keeps its environments, since making some of them takes long.
 
     Args:
-        env: gymnasium id or factory of a gymnasium environment.
+        env: gymnasium id, or factory of a gymnasium environment or of a TorchRL one (a single
+            one, of batch size (), with any transforms; returns are sums of its own rewards).
+        env_kwargs: of ``gymnasium.make``, or of the factory.
+        film: a list to append a picture of everything to that an environment shows.
 
     Episode ``k`` of seed ``s`` starts from a seed derived from ``(s, k)``: the same call gives the
     same returns, whatever was evaluated before, and training's random numbers are left untouched.
     """
 
-    def __init__(self, env: str | Callable[[], gym.Env]) -> None:
+    def __init__(
+        self,
+        env: str | Callable[..., Any],
+        env_kwargs: dict[str, Any] | None = None,
+        *,
+        film: list[np.ndarray] | None = None,
+    ) -> None:
         self._make = env
-        self._envs: list[gym.Env] = []
+        self._kwargs = dict(env_kwargs or {})
+        self._film = film
+        self._stages: list[GymStage | TorchRLStage] = []
+        self._spaces: Spaces | None = None
+
+    @property
+    def spaces(self) -> Spaces:
+        """Those of the environment, of which one is opened for it and kept to be played in."""
+        if self._spaces is None:
+            kept = rng_state()
+            self._spaces = self._open(1)[0].spaces
+            restore_rng(kept)
+        return self._spaces
+
+    @property
+    def fps(self) -> float:
+        """Pictures a second at which the environment is to be shown."""
+        metadata = getattr(self._open(1)[0].env, "metadata", None) or {}
+        return float(metadata.get("render_fps") or 30)
 
     def __call__(
-        self,
-        act: Callable[[Tensor], Tensor] | Remember,
-        episodes: int,
-        seed: int,
-        *,
-        recurrent: bool = False,
+        self, act: Act | Remember, episodes: int, seed: int, *, recurrent: bool = False
     ) -> Evaluation:
         """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions.
 
         With ``recurrent``, ``act`` takes and returns a state as well, of which each environment
         has its own; ``first`` is true in rows whose episode starts.
+
+        In TorchRL environments ``act`` takes a TensorDict ``(n,)`` of all that they show, and
+        returns it with actions, or the actions.
         """
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         kept = rng_state()
         try:
-            while len(self._envs) < min(episodes, MAX_ENVS):
-                self._envs.append(open_gym(self._make))
             with torch.no_grad():
-                return self._play(act, episodes, seed, Spaces.of(self._envs[0]), recurrent)
+                stages = self._open(min(episodes, MAX_ENVS))
+                return self._play(stages, act, episodes, seed, recurrent)
         finally:
             restore_rng(kept)
 
+    def _open(self, number: int) -> list[GymStage | TorchRLStage]:
+        while len(self._stages) < number:
+            self._stages.append(open_stage(self._make, self._kwargs, self._film is not None))
+        return self._stages[:number]
+
     def _play(
-        self, act: Callable[..., Any], episodes: int, seed: int, spaces: Spaces, recurrent: bool
+        self,
+        stages: list[GymStage | TorchRLStage],
+        act: Callable[..., Any],
+        episodes: int,
+        seed: int,
+        recurrent: bool,
     ) -> Evaluation:
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         waiting = iter(range(episodes))
-        playing: list[tuple[gym.Env, int, Any]] = []
+        playing: list[tuple[Any, int, Any]] = []
         state: State | None = None
 
-        def start(env: gym.Env) -> None:
+        def start(stage: GymStage | TorchRLStage) -> None:
             episode = next(waiting, None)
             if episode is not None:
-                playing.append((env, episode, env.reset(seed=episode_seed(seed, episode))[0]))
+                shown = stage.start(episode_seed(seed, episode))
+                playing.append((stage, episode, shown))
+                self._picture(stage, shown)
 
-        for env in self._envs[:episodes]:
-            start(env)
+        for stage in stages:
+            start(stage)
+        kind: Any = stages[0]
         while playing:
-            batch = np.stack([obs for _, _, obs in playing]).astype(spaces.obs_dtype, copy=False)
-            observation = torch.from_numpy(batch)
+            seen = kind.together([shown for _, _, shown in playing])
             if recurrent:
                 first = torch.from_numpy(lengths[[episode for _, episode, _ in playing]] == 0)
-                actions, state = act(observation, state, first)
+                answer, state = act(seen, state, first)
             else:
-                actions = act(observation)
-            actions = actions.cpu().numpy()
-            now, playing, rows = playing, [], []
-            for row, ((env, episode, _), action) in enumerate(zip(now, actions, strict=True)):
-                obs, reward, terminated, truncated, _ = env.step(
-                    int(action) if spaces.discrete else action
-                )
-                returns[episode] += float(reward)
+                answer = act(seen)
+            now, playing = playing, []
+            rows: list[int] = []
+            answers = kind.apart(answer)
+            for row, ((stage, episode, shown), action) in enumerate(zip(now, answers, strict=True)):
+                shown, reward, over = stage.step(shown, action)
+                self._picture(stage, shown)
+                returns[episode] += reward
                 lengths[episode] += 1
-                if terminated or truncated:
-                    start(env)
+                if over:
+                    start(stage)
                 else:
-                    playing.append((env, episode, obs))
+                    playing.append((stage, episode, shown))
                 if len(playing) > len(rows):
                     rows.append(row)
             if state is not None and len(rows) < len(now):
                 state = {key: value[rows] for key, value in state.items()}
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
 
+    def _picture(self, stage: GymStage | TorchRLStage, shown: Any) -> None:
+        if self._film is not None:
+            self._film.append(stage.frame(shown))
+
     def close(self) -> None:
         """Close the environments."""
-        for env in self._envs:
-            env.close()
-        self._envs.clear()
+        for stage in self._stages:
+            stage.env.close()
+        self._stages.clear()
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -168,62 +228,23 @@ def episode_seed(seed: int, episode: int) -> int:
     return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
 
 
-def film_frames(policy: Player, seed: int = 0) -> np.ndarray:
-    """Frames of one greedy episode, ``(time, height, width, 3)``, uint8, the last one included.
+def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
+    """Frames of one greedy episode, ``(time, height, width, 3)``, uint8; and how many a second.
 
-    It is the first episode of ``policy.evaluate(seed=seed)``. The environment renders where it
-    can (a gymnasium id that knows ``rgb_array``, or a factory that asks for it); otherwise
-    observations that are images are taken: grey or colours as they are, of other channels
-    (planes, stacked frames) the brightest.
+    It is the first episode of ``policy.evaluate(seed=seed)``, its last frame included. The
+    environment renders where it can (a gymnasium id that knows ``rgb_array``, or a factory that
+    asks for it; a TorchRL environment that shows ``pixels``); otherwise observations that are
+    images are taken: grey or colours as they are, of other channels (planes, stacked frames) the
+    brightest.
     """
     if policy.env is None:
         raise ValueError(
             "the policy does not know its environment: give it, load(..., env=make_env)"
         )
-    film = _Film(_open_to_film(policy.env))
-    evaluator = Evaluator(lambda: film)
+    film: list[np.ndarray] = []
+    evaluator = Evaluator(policy.env, policy.env_kwargs, film=film)
     try:
         policy.evaluate(1, seed, evaluator=evaluator)
+        return np.stack(film), evaluator.fps
     finally:
         evaluator.close()
-    return np.stack(film.frames)
-
-
-class _Film(gym.Wrapper):
-    """Keeps a frame of everything that an environment shows."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.frames: list[np.ndarray] = []
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(**kwargs)
-        self.frames.append(self._frame(obs))
-        return obs, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, *rest = self.env.step(action)
-        self.frames.append(self._frame(obs))
-        return obs, *rest
-
-    def _frame(self, obs: Any) -> np.ndarray:
-        if self.env.render_mode == "rgb_array":
-            return np.array(self.env.render(), np.uint8)
-        planes = obs if len(obs) == 3 else obs.max(0, keepdims=True).repeat(3, 0)
-        return np.ascontiguousarray(planes.transpose(1, 2, 0))
-
-
-def _open_to_film(env: str | Callable[[], gym.Env]) -> gym.Env:
-    made = open_gym(env)
-    if made.render_mode == "rgb_array":
-        return made
-    if isinstance(env, str) and "rgb_array" in made.metadata.get("render_modes", ()):
-        made.close()
-        return open_gym(env, render_mode="rgb_array")
-    spaces = Spaces.of(made)
-    if len(spaces.obs_shape) != 3 or spaces.obs_dtype != "uint8":
-        raise ValueError(
-            f"environment {env!r} gives no frames: it neither renders to 'rgb_array' nor are its "
-            f"observations images (channels, height, width) of uint8, but {spaces.obs_shape}"
-        )
-    return made

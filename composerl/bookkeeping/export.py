@@ -33,9 +33,10 @@ class _Greedy(nn.Module):
         super().__init__()
         # A copy: the policy may be on another device, or about to be trained further.
         self.actor = copy.deepcopy(policy.actor).cpu().eval()
+        self.spaces = policy.spaces
 
     def forward(self, observation: Tensor) -> Tensor:
-        return greedy(self.actor, observation)
+        return greedy(self.actor, observation, self.spaces)
 
 
 def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:

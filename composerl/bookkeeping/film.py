@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from composerl.bookkeeping.evaluation import Player, film_frames
-from composerl.envs.spaces import open_gym
 
 __all__ = ["check_gif", "film_episode", "write_gif"]
 
@@ -36,14 +35,11 @@ def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
     check_gif(path)
     with _no_screen():
         try:
-            frames = film_frames(policy, seed)
+            frames, fps = film_frames(policy, seed)
         except DependencyNotInstalled as error:
             raise ValueError(
                 f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
             ) from error
-        env = open_gym(policy.env)
-        fps = float(env.metadata.get("render_fps") or 30)
-        env.close()
     return write_gif(path, frames[:MAX_FRAMES], fps)
 
 

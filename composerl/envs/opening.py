@@ -137,6 +137,8 @@ def _leaves(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]
 
 def _plain(env: Any) -> Any:
     """A gymnasium environment whose observations are one array of float32, float64 or pixels."""
+    if hasattr(env, "action_spec"):  # TorchRL's, which shows the one inside by the same names
+        return env
     space = getattr(env, "observation_space", None)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         flat = flat_space(space)

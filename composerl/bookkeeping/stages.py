@@ -1,0 +1,159 @@
+"""Environments as evaluation plays them: gymnasium's and TorchRL's behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import OneHot
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import step_mdp
+
+from composerl.envs.opening import env_name, open_gym
+from composerl.envs.spaces import Spaces
+
+__all__ = ["GymStage", "TorchRLStage", "integers", "open_stage"]
+
+
+class GymStage:
+    """A gymnasium environment: shows arrays, takes actions."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self.env = env
+        self.spaces = Spaces.of(env)
+
+    def start(self, seed: int) -> Any:
+        """Begin an episode; returns what it shows."""
+        return self.env.reset(seed=seed)[0]
+
+    def step(self, shown: Any, action: np.ndarray) -> tuple[Any, float, bool]:
+        """What the action leads to: what is shown then, the reward, and whether it is over."""
+        seen, reward, terminated, truncated, _ = self.env.step(
+            int(action) if self.spaces.discrete else action
+        )
+        return seen, float(reward), terminated or truncated
+
+    def together(self, shown: Sequence[Any]) -> Tensor:
+        """What several show, as the policy gets it."""
+        return torch.from_numpy(np.stack(shown).astype(self.spaces.obs_dtype, copy=False))
+
+    def apart(self, answer: Tensor) -> Iterable[np.ndarray]:
+        """The policy's answer for each of them."""
+        return answer.cpu().numpy()
+
+    def frame(self, shown: Any) -> np.ndarray:
+        """A picture of it, uint8 ``(height, width, 3)``."""
+        if self.env.render_mode == "rgb_array":
+            return np.array(self.env.render(), np.uint8)
+        return _picture(shown)
+
+
+class TorchRLStage:
+    """A TorchRL environment: shows TensorDicts, and takes them back with an action.
+
+    All that it shows reaches a policy that reads TensorDicts, and what that writes is carried
+    along as TorchRL does: masks and the states of recurrent modules too.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        if env.batch_size:
+            raise ValueError(
+                "an environment to evaluate in must be a single one, of batch size (), got "
+                f"{tuple(env.batch_size)}"
+            )
+        self.env = env
+
+    @property
+    def spaces(self) -> Spaces:
+        """Read from the specs."""
+        return Spaces.of(self.env)
+
+    def start(self, seed: int) -> TensorDictBase:
+        """Begin an episode; returns what it shows."""
+        self.env.set_seed(seed)
+        return self.env.reset()
+
+    def step(
+        self, shown: TensorDictBase, action: Tensor | TensorDictBase
+    ) -> tuple[TensorDictBase, float, bool]:
+        """What the action leads to: what is shown then, the reward, and whether it is over."""
+        key = self.env.action_key
+        data = action if isinstance(action, TensorDictBase) else shown.set(key, action)
+        data.set(key, self._encoded(data.get(key)))
+        data = self.env.step(data)
+        result = data.get("next")
+        over = any(result.get(key).any().item() for key in self.env.done_keys)
+        return step_mdp(data), result.get(self.env.reward_key).sum().item(), over
+
+    def together(self, shown: Sequence[TensorDictBase]) -> TensorDictBase:
+        """What several show, as the policy gets it."""
+        return torch.stack(list(shown))
+
+    def apart(self, answer: Tensor | TensorDictBase) -> Iterable[Tensor | TensorDictBase]:
+        """The policy's answer for each of them."""
+        return answer.to(self.env.device or "cpu").unbind(0)
+
+    def frame(self, shown: TensorDictBase) -> np.ndarray:
+        """A picture of it, uint8 ``(height, width, 3)``."""
+        if "pixels" in shown:
+            return _picture(shown["pixels"].numpy())
+        if getattr(self.env, "render_mode", None) == "rgb_array":
+            return np.array(self.env.render(), np.uint8)
+        return _picture(shown["observation"].numpy())
+
+    def _encoded(self, action: Tensor) -> Tensor:
+        """A discrete action as the environment takes it, if it is the other way round."""
+        spec = self.env.action_spec
+        number = getattr(spec.space, "n", None)
+        if number is None or action.shape == spec.shape:
+            return action
+        index = integers(action.unsqueeze(0), number).squeeze(0).long()
+        return spec.encode(index) if isinstance(spec, OneHot) else index
+
+
+def open_stage(
+    env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool = False
+) -> GymStage | TorchRLStage:
+    """Open an environment, one that can be filmed if need be."""
+    made = open_gym(env, **kwargs)
+    if isinstance(made, EnvBase):
+        stage: GymStage | TorchRLStage = TorchRLStage(made)
+        drawn = "pixels" in made.observation_spec.keys()  # noqa: SIM118
+        drawn = drawn or getattr(made, "render_mode", None) == "rgb_array"
+    else:
+        drawn = made.render_mode == "rgb_array"
+        able = "rgb_array" in made.metadata.get("render_modes", ())
+        if film and not drawn and able and isinstance(env, str):
+            made.close()
+            made, drawn = open_gym(env, **kwargs | {"render_mode": "rgb_array"}), True
+        stage = GymStage(made)
+    if not film or drawn:
+        return stage
+    spaces = stage.spaces
+    if len(spaces.obs_shape) != 3 or spaces.obs_dtype != "uint8":
+        raise ValueError(
+            f"environment {env_name(env)!r} gives no frames: it neither renders to 'rgb_array' nor "
+            "are its observations images (channels, height, width) of uint8, but "
+            f"{spaces.obs_shape}"
+        )
+    return stage
+
+
+def integers(action: Tensor, number: int) -> Tensor:
+    """Discrete actions as integers ``(batch,)``, from those, ``(batch, 1)`` or one-hot rows."""
+    if action.ndim > 1 and action.shape[-1] == number:
+        action = action.float().argmax(-1)  # there is no argmax of bool
+    return action.flatten()
+
+
+def _picture(image: np.ndarray) -> np.ndarray:
+    """Channels first or last; of other than one or three channels the brightest."""
+    if image.shape[-1] == 3 and image.shape[0] != 3:
+        return np.ascontiguousarray(image)
+    planes = image if len(image) == 3 else image.max(0, keepdims=True).repeat(3, 0)
+    return np.ascontiguousarray(planes.transpose(1, 2, 0))
