@@ -75,7 +75,7 @@ class Run:
             require_tensorboard()
         if config.video:
             check_gif(Path("episode.gif"))
-        self._spaces = Spaces.of(config.env)
+        self._spaces = Spaces.of(config.env, **config.env_kwargs)
         prepare(config.seed, config.device, config.threads)
         self.step = 0
         self.total = 0
@@ -87,7 +87,7 @@ class Run:
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
         self._clock = Clock()
-        self._evaluator = Evaluator(config.env)
+        self._evaluator = Evaluator(config.env, config.env_kwargs)
         self._tracker: Tracker | None = None
 
     # ---- what a recipe calls -------------------------------------------------------------
@@ -222,7 +222,8 @@ class Run:
     # ---- evaluation ----------------------------------------------------------------------
 
     def _policy(self) -> Policy:
-        return Policy(self._actor, self.config.env, self._spaces, self._evaluator)
+        config = self.config
+        return Policy(self._actor, config.env, self._spaces, self._evaluator, config.env_kwargs)
 
     def _play(self) -> Evaluation:
         # The same episodes for every seed of training: some starts are harder than others.

@@ -8,11 +8,13 @@ GPU use --device cuda --size medium --batch-size 16 --length 64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from composerl.catalog import load_recipe
 from composerl.config import Count, NonNegative, Positive, Whole, cli
+
+GAME = {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 2500}
 
 catch = load_recipe("dreamer_catch")
 main = catch.main
@@ -20,7 +22,8 @@ main = catch.main
 
 @dataclass(frozen=True, kw_only=True)
 class Config(catch.Config):
-    env: str = "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=2500"
+    env: str = "ALE/Breakout-v5"
+    env_kwargs: dict[str, Any] = field(default_factory=lambda: dict(GAME))
     steps: Count = 100_000
     eval_every: Count = 5000
     eval_episodes: Count = 5

@@ -95,7 +95,7 @@ def main(cfg: Config) -> Policy:
     from composerl.optim import lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env).require_discrete("Dreamer")
+    spaces = Spaces.of(cfg.env, **cfg.env_kwargs).require_discrete("Dreamer")
     actor = dreamer_actor(spaces, cfg.size)
     loss = DreamerLoss(
         actor.world_network, actor.actor_network, dreamer_critic(spaces, cfg.size),
@@ -115,7 +115,10 @@ def main(cfg: Config) -> Policy:
         latents=actor.world_network.latent_types, device=cfg.device,
     )  # fmt: skip
     collector = RecordCollector(
-        make_env(cfg.env, cfg.num_envs), actor, init_random_frames=cfg.warmup, seed=cfg.seed
+        make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs),
+        actor,
+        init_random_frames=cfg.warmup,
+        seed=cfg.seed,
     )
     say(f"{sum(p.numel() for p in loss.parameters()):,} parameters")
 

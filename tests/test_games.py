@@ -1,4 +1,4 @@
-"""Atari's preparation, by the string that names the environment; MinAtar as an image."""
+"""Atari's preparation, by keyword arguments; MinAtar as an image."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from composerl.data import RecordCollector
 from composerl.envs import make_env
-from composerl.envs.games import _split
 from composerl.envs.spaces import Spaces, open_gym
 
-DREAMER = "ALE/Breakout-v5,size=64,stack=1"
+BREAKOUT = "ALE/Breakout-v5"
+DREAMER = {"size": 64, "stack": 1}
 
 
 @pytest.fixture
@@ -34,38 +34,43 @@ def play(env, steps, seed=3):
     return seen
 
 
-def test_settings_are_read_from_the_string():
-    assert _split("ALE/Breakout-v5") == ("ALE/Breakout-v5", {})
-    name = "ALE/Pong-v5,size=64,stack=1,colour=true,repeat=2,sticky=0,life_loss=false"
-    assert _split(name) == (
-        "ALE/Pong-v5",
-        {"size": 64, "stack": 1, "colour": True, "repeat": 2, "sticky": 0.0, "life_loss": False},
-    )
-
-
 def test_a_limit_cuts_a_game(ale):
-    env = open_gym(f"{DREAMER},limit=5")
+    env = open_gym(BREAKOUT, **DREAMER, limit=5)
     env.reset(seed=0)
     ends = [env.step(0)[2:4] for _ in range(5)]
     assert ends == [(False, False)] * 4 + [(False, True)]
 
 
 @pytest.mark.parametrize(
-    ("end", "words"),
+    ("settings", "words"),
     [
-        ("color=true", "'color' is none of size, colour"),
-        ("size", "size must be a number of at least 1, got ''"),
-        ("size=0", "size must be a number of at least 1, got '0'"),
-        ("stack=x", "stack must be a number of at least 1, got 'x'"),
-        ("sticky=2", "sticky must be a number from 0 to 1, got '2'"),
-        ("sticky=nan", "sticky must be a number from 0 to 1, got 'nan'"),
-        ("colour=yes", "colour must be true or false, got 'yes'"),
-        ("size=64,size=32", "size is given twice"),
+        ({"color": True}, "does not take color; it takes size, colour, .*difficulty"),
+        ({"size": 0}, "size must be a number of at least 1, got 0"),
+        ({"size": True}, "size must be a number of at least 1, got True"),
+        ({"stack": "x"}, "stack must be a number of at least 1, got 'x'"),
+        ({"stack": 1.5}, "stack must be a number of at least 1, got 1.5"),
+        ({"sticky": 2}, "sticky must be a number from 0 to 1, got 2"),
+        ({"sticky": float("nan")}, "sticky must be a number from 0 to 1, got nan"),
+        ({"colour": "yes"}, "colour must be true or false, got 'yes'"),
+        ({"frameskip": 2}, "does not take frameskip; say it by repeat"),
     ],
 )
-def test_wrong_settings_are_refused_by_name(end, words):
-    with pytest.raises(ValueError, match=f"environment 'ALE/Breakout-v5,{end}': {words}"):
-        Spaces.of(f"ALE/Breakout-v5,{end}")
+def test_wrong_settings_are_refused_by_name(ale, settings, words):
+    for use in (Spaces.of, open_gym, make_env):
+        with pytest.raises(ValueError, match=f"environment 'ALE/Breakout-v5':? {words}"):
+            use(BREAKOUT, **settings)
+
+
+def test_settings_behind_the_id_are_shown_in_their_new_spelling():
+    spelling = """--env ALE/Pong-v5 --env-kwargs '{"size": 64, "colour": true}'"""
+    with pytest.raises(ValueError, match=spelling):
+        Spaces.of("ALE/Pong-v5,size=64,colour=true")
+
+
+def test_arguments_of_the_emulator_reach_it(ale):
+    assert Spaces.of(BREAKOUT).num_actions == 4
+    assert Spaces.of(BREAKOUT, full_action_space=True).num_actions == 18
+    assert open_gym(BREAKOUT, render_mode="rgb_array", **DREAMER).render_mode == "rgb_array"
 
 
 def test_without_settings_it_is_gymnasium_s_preparation(ale):
@@ -81,18 +86,19 @@ def test_without_settings_it_is_gymnasium_s_preparation(ale):
 
 
 @pytest.mark.parametrize(
-    ("end", "shape"),
+    ("settings", "shape"),
     [
-        (",size=64,stack=1", (1, 64, 64)),
-        (",size=64,stack=1,colour=true", (3, 64, 64)),
-        (",size=48,stack=2,colour=true", (6, 48, 48)),
-        ("", (4, 84, 84)),
+        (DREAMER, (1, 64, 64)),
+        ({**DREAMER, "colour": True}, (3, 64, 64)),
+        ({"size": 48, "stack": 2, "colour": True}, (6, 48, 48)),
+        ({}, (4, 84, 84)),
     ],
 )
-def test_shapes(ale, end, shape):
-    name = f"ALE/Breakout-v5{end}"
-    assert Spaces.of(name) == Spaces(obs_shape=shape, obs_dtype="uint8", num_actions=4)
-    seen = play(open_gym(name), 20)
+def test_shapes(ale, settings, shape):
+    assert Spaces.of(BREAKOUT, **settings) == Spaces(
+        obs_shape=shape, obs_dtype="uint8", num_actions=4
+    )
+    seen = play(open_gym(BREAKOUT, **settings), 20)
     assert all(obs.shape == shape and obs.dtype == np.uint8 for obs, *_ in seen)
     assert seen[-1][0].max() > 50
     # the newest frame of a stack is the last
@@ -103,23 +109,23 @@ def test_shapes(ale, end, shape):
 
 def test_colour_is_that_of_the_screen(ale):
     """Breakout's topmost row of bricks is (200, 72, 72)."""
-    obs = play(open_gym("ALE/Breakout-v5,size=210,stack=1,colour=true"), 2)[0][0]
+    obs = play(open_gym(BREAKOUT, size=210, stack=1, colour=True), 2)[0][0]
     assert obs[:, 60, 100].tolist() == [200, 72, 72]
 
 
 def test_sticky_and_repeat_take_effect(ale):
-    game = open_gym(f"{DREAMER},sticky=0.5,repeat=2").unwrapped
+    game = open_gym(BREAKOUT, **DREAMER, sticky=0.5, repeat=2).unwrapped
     assert game.ale.getFloat("repeat_action_probability") == 0.5
-    assert open_gym(DREAMER).unwrapped.ale.getFloat("repeat_action_probability") == 0.25
+    assert open_gym(BREAKOUT, **DREAMER).unwrapped.ale.getFloat("repeat_action_probability") == 0.25
     for repeat in (1, 3):
-        env = open_gym(f"{DREAMER},repeat={repeat}")
+        env = open_gym(BREAKOUT, **DREAMER, repeat=repeat)
         env.reset(seed=0)
         before = env.step(0)[4]["frame_number"]
         assert env.step(0)[4]["frame_number"] == before + repeat
 
 
 def test_a_lost_life_is_told_and_the_game_goes_on(ale):
-    env = open_gym(f"{DREAMER},life_loss=true")
+    env = open_gym(BREAKOUT, **DREAMER, life_loss=True)
     seen = play(env, 2000)
     lives = [5] + [info["lives"] for *_, info in seen[1:]]
     lost = [info["life_loss"] for *_, info in seen[1:]]
@@ -129,13 +135,13 @@ def test_a_lost_life_is_told_and_the_game_goes_on(ale):
     # and the last frame is that of the end
     last = env.unwrapped.ale.getScreenGrayscale()
     assert abs(float(last.mean()) - float(seen[-1][0].mean())) < 1
-    assert "life_loss" not in play(open_gym(DREAMER), 3)[-1][3]
+    assert "life_loss" not in play(open_gym(BREAKOUT, **DREAMER), 3)[-1][3]
 
 
 def test_records_of_breakout_and_their_resume(ale):
     def make():
         return RecordCollector(
-            make_env(f"{DREAMER},life_loss=true", 2), None, seed=0, frames_per_batch=2 * 60
+            make_env(BREAKOUT, 2, **DREAMER, life_loss=True), None, seed=0, frames_per_batch=2 * 60
         )
 
     one = make()
@@ -184,8 +190,10 @@ def test_minatar_episodes_depend_on_their_seed_alone(game):
 
 def test_minatar_has_a_limit():
     pytest.importorskip("minatar")
-    env = open_gym("MinAtar/Seaquest-v1,limit=7")
+    env = open_gym("MinAtar/Seaquest-v1", limit=7)
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(7)] == [False] * 6 + [True]
-    with pytest.raises(ValueError, match="'size' is none of limit"):
-        open_gym("MinAtar/Seaquest-v1,size=7")
+    with pytest.raises(ValueError, match="does not take size; it takes limit"):
+        open_gym("MinAtar/Seaquest-v1", size=7)
+    with pytest.raises(ValueError, match="'MinAtar/Seaquest-v1' does not take difficulty"):
+        open_gym("MinAtar/Seaquest-v1", difficulty=7)

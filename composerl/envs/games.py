@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -14,53 +15,102 @@ from gymnasium.wrappers import (
     TransformObservation,
 )
 
+from composerl.envs.arguments import make_with
+
 __all__ = ["PREFIXES", "open_game"]
 
 #: Ids that start so are opened here.
 PREFIXES = ("ALE/", "MinAtar/")
 
 
-def open_game(name: str, **options: Any) -> gym.Env:
+def open_game(name: str, **kwargs: Any) -> gym.Env:
     """An Atari or MinAtar game with observations ``(channels, height, width)``, uint8.
 
     ``ALE/...`` (extra ``atari``): the usual preparation of DQN and its successors, which the
     ``-v5`` ids leave out: up to 30 idle steps at the start, each action for 4 frames, of which
     the last two are joined, 84 x 84 grey, the last 4 stacked. Sticky actions as the id says.
-    What is to differ follows the id, for example ``ALE/Breakout-v5,size=64,stack=1,colour=true``
-    for a policy with memory, so that the one string says all about the environment:
 
-    - ``size``: pixels a side (84).
-    - ``colour``: three channels a frame instead of one (false).
-    - ``stack``: frames of an observation, the newest last (4).
-    - ``repeat``: frames that an action lasts (4).
-    - ``sticky``: probability that a frame repeats the action of the one before instead (the id's
-      own, 0.25 for ``-v5``).
-    - ``life_loss``: steps tell in their info, as ``life_loss``, whether a life was lost, which a
-      :class:`~composerl.data.RecordCollector` makes a terminal record of; the game goes on, so
-      that its return is that of the whole game (false).
-    - ``limit``: steps after which a game is cut (the id's own, 27,000 for ``-v5``); a policy that
-      never serves would play on to the end.
-
-    ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255; ``limit`` may follow
-    the id here too (10,000: MinAtar itself has none, and a policy may wait for ever).
+    ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255. Of the arguments
+    below it takes ``limit`` (10,000: MinAtar itself has none, and a policy may wait for ever).
 
     Keyword Args:
-        options: of ``gymnasium.make``.
+        size: pixels a side (84).
+        colour: three channels a frame instead of one (False).
+        stack: frames of an observation, the newest last (4); 1 is for a policy with memory.
+        repeat: frames that an action lasts (4).
+        sticky: probability that a frame repeats the action of the one before instead (the id's
+            own, 0.25 for ``-v5``).
+        life_loss: steps tell in their info, as ``life_loss``, whether a life was lost, which a
+            :class:`~composerl.data.RecordCollector` makes a terminal record of; the game goes on,
+            so that its return is that of the whole game (False).
+        limit: steps after which a game is cut (the id's own, 27,000 for ``-v5``); a policy that
+            never serves would play on to the end.
+        kwargs: others are those of ``gymnasium.make``.
     """
+    if "," in name:
+        raise ValueError(_spelling(name))
+    settings = {key: kwargs.pop(key) for key in _SETTINGS if key in kwargs}
+    for key, value in settings.items():
+        fits, expected = _SETTINGS[key]
+        if not fits(value):
+            raise ValueError(f"environment {name!r}: {key} must be {expected}, got {value!r}")
     if name.startswith("ALE/"):
-        return _open_atari(*_split(name), **options)
-    return _open_minatar(*_split(name, ("limit",)), **options)
+        return _open_atari(name, settings, kwargs)
+    return _open_minatar(name, settings, kwargs)
+
+
+# ---- settings ----------------------------------------------------------------------------------
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+#: Arguments of ours: whether a value fits, and what it must be.
+_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "size": (_is_count, "a number of at least 1"),
+    "colour": (_is_truth, "true or false"),
+    "stack": (_is_count, "a number of at least 1"),
+    "repeat": (_is_count, "a number of at least 1"),
+    "sticky": (_is_probability, "a number from 0 to 1"),
+    "life_loss": (_is_truth, "true or false"),
+    "limit": (_is_count, "a number of at least 1"),
+}
+
+#: The emulator's arguments that the settings stand for.
+_STANDS_FOR = {"frameskip": "repeat", "obs_type": "colour", "repeat_action_probability": "sticky"}
+
+
+def _spelling(name: str) -> str:
+    """How to say what used to follow an id."""
+    game, *parts = name.split(",")
+    words = (part.partition("=")[::2] for part in parts)
+    settings = ", ".join(f'"{key}": {value or "..."}' for key, value in words)
+    return (
+        f"environment {name!r}: settings do not follow the id, but are keyword arguments: "
+        f"--env {game} --env-kwargs '{{{settings}}}'"
+    )
 
 
 # ---- MinAtar -----------------------------------------------------------------------------------
 
 
-def _open_minatar(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:
+def _open_minatar(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
     from minatar.gym import register_envs
 
+    if other := [key for key in settings if key != "limit"]:
+        raise ValueError(f"environment {name!r} does not take {', '.join(other)}; it takes limit")
     if "MinAtar/Breakout-v1" not in gym.registry:
         register_envs()
-    game = _MinAtar(gym.make(name, **options))
+    game = _MinAtar(make_with(partial(gym.make, name), name, options, ["limit"]))
     game.metadata = {"render_modes": []}  # its rgb_array asks for seaborn
     return TimeLimit(game, settings.get("limit", 10_000))
 
@@ -70,84 +120,41 @@ class _MinAtar(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        height, width, planes = env.observation_space.shape
+        height, width, planes = _shape(env)
         self.observation_space = gym.spaces.Box(0, 255, (planes, height, width), np.uint8)
 
     def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
         found = super().reset(**options)
         # Sticky actions would repeat the last one of the episode before.
-        self.unwrapped.game.last_action = 0
+        inner: Any = self.unwrapped
+        inner.game.last_action = 0
         return found
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(observation.transpose(2, 0, 1)).astype(np.uint8) * 255
 
 
-# ---- settings ----------------------------------------------------------------------------------
-
-
-def _truth(word: str) -> bool:
-    return {"true": True, "false": False}[word]
-
-
-def _count(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _probability(word: str) -> float:
-    number = float(word)
-    if not 0 <= number <= 1:
-        raise ValueError
-    return number
-
-
-#: What may follow an id: how it is read, and what it must be.
-_SETTINGS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "size": (_count, "a number of at least 1"),
-    "colour": (_truth, "true or false"),
-    "stack": (_count, "a number of at least 1"),
-    "repeat": (_count, "a number of at least 1"),
-    "sticky": (_probability, "a number from 0 to 1"),
-    "life_loss": (_truth, "true or false"),
-    "limit": (_count, "a number of at least 1"),
-}
-
-
-def _split(name: str, known: Collection[str] = _SETTINGS.keys()) -> tuple[str, dict[str, Any]]:
-    """The gymnasium id, and the settings that follow it."""
-    game, *parts = name.split(",")
-    settings: dict[str, Any] = {}
-    for part in parts:
-        key, _, word = part.partition("=")
-        if key not in known:
-            raise ValueError(f"environment {name!r}: {key!r} is none of {', '.join(known)}")
-        if key in settings:
-            raise ValueError(f"environment {name!r}: {key} is given twice")
-        read, expected = _SETTINGS[key]
-        try:
-            settings[key] = read(word)
-        except (ValueError, KeyError):
-            raise ValueError(
-                f"environment {name!r}: {key} must be {expected}, got {word!r}"
-            ) from None
-    return game, settings
+def _shape(env: gym.Env) -> tuple[int, ...]:
+    assert env.observation_space.shape is not None  # of an image
+    return env.observation_space.shape
 
 
 # ---- Atari -------------------------------------------------------------------------------------
 
 
-def _open_atari(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:
+def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
     import ale_py
 
     gym.register_envs(ale_py)
+    for key, ours in _STANDS_FOR.items():
+        if key in options:
+            raise ValueError(f"environment {name!r} does not take {key}; say it by {ours}")
     colour, stack = settings.get("colour", False), settings.get("stack", 4)
+    own: dict[str, Any] = {"frameskip": 1, "obs_type": "rgb" if colour else "grayscale"}
     if "sticky" in settings:
-        options["repeat_action_probability"] = settings["sticky"]
+        own["repeat_action_probability"] = settings["sticky"]
     # The frames are read from the emulator: what the environment itself copies is not looked at.
-    game = gym.make(name, frameskip=1, obs_type="rgb" if colour else "grayscale", **options)
+    game = make_with(partial(gym.make, name, **own), name, options, _SETTINGS)
     screen: gym.Env = _Atari(
         game, settings.get("repeat", 4), settings.get("size", 84), colour,
         settings.get("life_loss", False),
@@ -156,7 +163,7 @@ def _open_atari(name: str, settings: dict[str, Any], **options: Any) -> gym.Env:
         screen = TimeLimit(screen, settings["limit"])
     if stack == 1:
         return screen
-    channels, height, width = screen.observation_space.shape
+    channels, height, width = _shape(screen)
     joined = gym.spaces.Box(0, 255, (stack * channels, height, width), np.uint8)
     return TransformObservation(
         FrameStackObservation(screen, stack), lambda obs: obs.reshape(joined.shape), joined
@@ -171,11 +178,11 @@ class _Atari(AtariPreprocessing):
             env, frame_skip=repeat, screen_size=size,
             grayscale_obs=not colour, grayscale_newaxis=True,
         )  # fmt: skip
-        height, width, channels = self.observation_space.shape
+        height, width, channels = _shape(self)
         self.observation_space = gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
         self._tell = tell
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         lives = self.ale.lives()
         obs, reward, ended, cut, info = super().step(action)
         if ended or cut:

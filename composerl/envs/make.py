@@ -103,5 +103,11 @@ def _copies(transforms: Transform | Iterable[Transform]) -> list[Transform]:
     # A clone is free of the environment, a deep copy of the other's buffers; torch cannot copy
     # those that have no shape yet.
     shapeless = [buffer for buffer in transforms.buffers() if is_lazy(buffer)]
-    memo = {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in shapeless}
+    memo = {
+        id(buffer): UninitializedBuffer(
+            device=buffer.device,
+            dtype=buffer.dtype,  # type: ignore[call-arg]  # hidden in torch
+        )
+        for buffer in shapeless
+    }
     return [deepcopy(transforms.clone(), memo)]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
+from composerl.envs.arguments import env_name, make_with
 from composerl.envs.games import PREFIXES, open_game
 
 __all__ = ["FlatBox", "env_name", "flat_space", "open_gym"]
@@ -29,16 +27,17 @@ def open_gym(
     Args:
         env: gymnasium id, or a function that makes an environment.
         render_mode: for ids: a factory has its own.
-        kwargs: of ``gymnasium.make``, or of the factory.
+        kwargs: of ``gymnasium.make``, or of the factory; those of games are described at
+            :func:`~composerl.envs.games.open_game`.
     """
     if not isinstance(env, str):
-        return _plain(_call(env, env, kwargs))
+        return _plain(make_with(env, env, kwargs))
     if render_mode is not None:  # not every environment takes the argument
         kwargs["render_mode"] = render_mode
     try:
         if env.startswith(PREFIXES):
-            return _call(partial(open_game, env), env, kwargs)
-        return _plain(_call(partial(gym.make, env), env, kwargs))
+            return open_game(env, **kwargs)
+        return _plain(make_with(partial(gym.make, env), env, kwargs))
     except ImportError as error:
         raise ValueError(
             f"environment {env!r} needs a package that is not installed: {error}; "
@@ -46,44 +45,6 @@ def open_gym(
         ) from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
-
-
-def env_name(env: str | Callable[..., Any]) -> str:
-    """What to call an environment in a message: its id, or the name of its factory."""
-    return env if isinstance(env, str) else getattr(env, "__name__", "a factory")
-
-
-# ---- keyword arguments -------------------------------------------------------------------------
-
-
-def _call(make: Callable[..., Any], env: str | Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    try:
-        return make(**kwargs)
-    except TypeError as error:
-        if not kwargs:
-            raise
-        named = f"environment {env_name(env)!r}"
-        unknown, known = _unknown(env, kwargs, str(error))
-        if not unknown:
-            raise ValueError(f"{named} cannot be made with {kwargs}: {error}") from error
-        takes = f"; it takes {', '.join(known)}" if known else ""
-        raise ValueError(f"{named} does not take {', '.join(unknown)}{takes}") from error
-
-
-def _unknown(
-    env: str | Callable[..., Any], kwargs: Mapping[str, Any], message: str
-) -> tuple[list[str], list[str]]:
-    """Those of the keyword arguments that an environment does not take, and those it takes."""
-    creator: Any = env
-    if isinstance(env, str):
-        creator = gym.spec(env).entry_point
-        creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    parameters = inspect.signature(creator).parameters.values()
-    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # what it hands on is not known here
-        return re.findall(r"unexpected keyword argument '(\w+)'", message)[:1], known
-    own = ("max_episode_steps", "disable_env_checker") if isinstance(env, str) else ()
-    return [key for key in kwargs if key not in known and key not in own], known
 
 
 # ---- observations ------------------------------------------------------------------------------

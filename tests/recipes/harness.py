@@ -28,7 +28,9 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 #: Environments that are small too: an untrained policy plays Breakout until it is cut.
-ENVS = {"dreamer_breakout": "ALE/Breakout-v5,size=64,stack=1,colour=true,life_loss=true,limit=30"}
+GAMES = {
+    "dreamer_breakout": {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 30}
+}
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["composerl.run", "composerl.update", "composerl.losses"])
@@ -47,8 +49,8 @@ def small_config(recipe: ModuleType, out: Path, **changes: Any) -> Any:
     """The recipe's configuration, made small."""
     known = {field.name for field in fields(recipe.Config)}
     values = {name: value for name, value in SMALL.items() if name in known}
-    if recipe.__name__ in ENVS:
-        values["env"] = ENVS[recipe.__name__]
+    if recipe.__name__ in GAMES:
+        values["env_kwargs"] = GAMES[recipe.__name__]
     return recipe.Config(out=out, **(values | changes))
 
 

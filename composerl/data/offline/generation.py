@@ -15,7 +15,8 @@ from composerl.data.offline import cache as cache_files
 from composerl.data.offline.behaviours import Controller, Noise, act, controller_for, random_share
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
-from composerl.envs.opening import env_name, open_gym
+from composerl.envs.arguments import env_name
+from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
 __all__ = ["generate", "play_episodes"]

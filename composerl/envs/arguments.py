@@ -1,0 +1,57 @@
+"""Keyword arguments of environments: those that are not taken are named in one sentence."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
+
+__all__ = ["env_name", "make_with"]
+
+#: Arguments of ``gymnasium.make`` itself.
+_OWN = ("max_episode_steps", "disable_env_checker")
+
+
+def env_name(env: str | Callable[..., Any]) -> str:
+    """What to call an environment in a message: its id, or the name of its factory."""
+    return env if isinstance(env, str) else getattr(env, "__name__", "a factory")
+
+
+def make_with(
+    make: Callable[..., Any],
+    env: str | Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    settings: Collection[str] = (),
+) -> Any:
+    """Call ``make(**kwargs)`` for an environment; also ``settings`` are named as what it takes."""
+    try:
+        return make(**kwargs)
+    except TypeError as error:
+        if not kwargs:
+            raise
+        named = f"environment {env_name(env)!r}"
+        unknown, known = _unknown(env, kwargs, str(error))
+        if not unknown:
+            raise ValueError(f"{named} cannot be made with {dict(kwargs)}: {error}") from error
+        takes = ", ".join([*settings, *known]) or "none"
+        raise ValueError(f"{named} does not take {', '.join(unknown)}; it takes {takes}") from error
+
+
+def _unknown(
+    env: str | Callable[..., Any], kwargs: Mapping[str, Any], message: str
+) -> tuple[list[str], list[str]]:
+    """Those of the keyword arguments that an environment does not take, and those it takes."""
+    creator: Any = env
+    if isinstance(env, str):
+        creator = gym.spec(env).entry_point
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    parameters = inspect.signature(creator).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # what it hands on is not known here
+        return re.findall(r"unexpected keyword argument '(\w+)'", message)[:1], known
+    own = _OWN if isinstance(env, str) else ()
+    return [key for key in kwargs if key not in known and key not in own], known
