@@ -12,7 +12,7 @@ from torchrl.envs.utils import ExplorationType
 
 import composerl
 from composerl import Policy
-from composerl.data import RecordCollector, SequenceReplay
+from composerl.data import RecordCollector, SequenceReplay, VectorCollector
 from composerl.envs import make_env
 from composerl.envs.catch import CATCH
 from composerl.envs.spaces import Spaces, open_gym
@@ -85,12 +85,13 @@ class Uneven(gym.Wrapper):
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("by_itself", [False, True])
 @pytest.mark.parametrize("kind", [ExplorationType.RANDOM, ExplorationType.DETERMINISTIC])
-def test_a_stock_collector_plays_what_the_plain_interface_would(actor, num_envs, by_itself, kind):
+@pytest.mark.parametrize("made", [Collector, VectorCollector])
+def test_collectors_play_what_the_plain_interface_would(actor, made, num_envs, by_itself, kind):
     """Step by step over ends of both kinds, from the same random numbers."""
     env = make_env(Uneven, num_envs, seed=0)
     if not by_itself:
         env = TransformedEnv(env, Compose(InitTracker(), actor.make_tensordict_primer()))
-    collector = Collector(
+    collector = made(
         env, actor, frames_per_batch=60 * num_envs, exploration_type=kind,
         auto_register_policy_transforms=by_itself,
     )  # fmt: skip

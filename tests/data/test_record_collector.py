@@ -11,6 +11,8 @@ import torch
 from recurrent_toy import Diary, Toy
 from tensordict import TensorDict
 from torch import nn
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import ObservationNorm
 from torchrl.envs.utils import ExplorationType
 
 from composerl.bookkeeping.checkpoint import load_tree, save_tree
@@ -227,6 +229,9 @@ def test_torchrl_knows_the_policy():
     assert torch.equal(policy.net.weight, other.net.weight)
     collector.load_state_dict(collector.state_dict() | {"policy_state_dict": Toy().state_dict()})
     assert not torch.equal(policy.net.weight, other.net.weight)
+    older = collector.state_dict()  # of a checkpoint from before it held the policy
+    del older["policy_state_dict"]
+    collector.load_state_dict(older)
 
 
 def test_iteration_ends_and_is_post_processed():
@@ -237,6 +242,52 @@ def test_iteration_ends_and_is_post_processed():
     batches = list(collector)
     assert [batch.shape for batch in batches] == [(2, 4)] * 3
     assert all(torch.equal(batch["mark"], batch["first"]) for batch in batches)
+
+
+def test_it_fills_a_buffer_of_torchrl():
+    def make(**kwargs):
+        torch.manual_seed(0)
+        options = {"frames_per_batch": 12, "total_frames": 36}
+        return RecordCollector(make_env(Diary, 3), Toy(), seed=0, **options, **kwargs)
+
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(36, ndim=2), batch_size=8)
+    assert list(make(replay_buffer=buffer)) == [None] * 3
+    expected = torch.cat(list(make()), 1)
+    stored = buffer.storage[:].transpose(0, 1)
+    for key in expected.keys():  # noqa: SIM118
+        assert torch.equal(stored[key], expected[key]), key
+
+
+class Flat(Diary):
+    """The rows alone, as floats."""
+
+    observation_space = gym.spaces.Box(0, 255, (4,), np.float32)
+
+    def show(self):
+        return super().show()[0, :, 0].astype(np.float32)
+
+
+def test_transforms_of_observations_reach_policy_and_records():
+    torch.manual_seed(0)
+
+    class Rows(Spy):
+        def explore(self, observation, state, first):
+            self.asked.append(observation.clone())
+            return torch.zeros(len(observation), dtype=torch.int64), state
+
+    half = ObservationNorm(loc=1.0, scale=0.5, in_keys=["observation"])
+    spy = Rows()
+    collector = RecordCollector(make_env(Flat, 2, transforms=half), spy, seed=0)
+    plain = RecordCollector(make_env(Flat, 2), Rows(), seed=0)
+    records, raw = (torch.cat([c.next() for _ in range(30)], 1) for c in (collector, plain))
+    assert torch.equal(records["observation"], raw["observation"] * 0.5 + 1)
+    inside = ~records["first"][:, 1:]
+    seen = torch.stack(spy.asked, 1)
+    assert torch.equal(seen[inside], records["observation"][:, :-1][inside])
+    again = RecordCollector(make_env(Flat, 2, transforms=half), Rows(), seed=0)
+    again.load_state_dict(collector.state_dict())
+    for _ in range(10):
+        assert torch.equal(again.next()["observation"], collector.next()["observation"])
 
 
 def test_without_exploration_the_policy_is_greedy():

@@ -7,7 +7,7 @@ import torch
 from recurrent_toy import Diary, Toy
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import StepCounter, TransformedEnv, check_env_specs
+from torchrl.envs import RewardScaling, StepCounter, TransformedEnv, check_env_specs
 from torchrl.envs.utils import ExplorationType
 
 from composerl.data import RecordCollector, RecordEnv, to_records
@@ -25,15 +25,16 @@ class Lives(Diary):
         return seen, reward, ended, cut, {"life_loss": self.t == 2}
 
 
-def both(make, actor, num_envs, per_env, number):
+def both(make, actor, num_envs, per_env, number, transforms=()):
     """Records of ours and of TorchRL's collector."""
     options = {
         "frames_per_batch": num_envs * per_env,
         "exploration_type": ExplorationType.DETERMINISTIC,
     }
-    ours = RecordCollector(make_env(make, num_envs), actor, seed=4, **options)
+    ours, theirs = (make_env(make, num_envs, transforms=transforms) for _ in range(2))
+    ours = RecordCollector(ours, actor, seed=4, **options)
     stock = Collector(
-        RecordEnv(make_env(make, num_envs), seed=4), actor, postproc=to_records,
+        RecordEnv(theirs, seed=4), actor, postproc=to_records,
         auto_register_policy_transforms=True, **options,
     )  # fmt: skip
     for collector in (ours, stock):
@@ -63,6 +64,18 @@ def test_the_records_of_dreamer_s_policy_are_the_same():
     for key in ours.keys():  # noqa: SIM118
         assert torch.equal(ours[key], stock[key]), key
     assert len(ours["action"].unique()) > 1
+
+
+def test_simple_transforms_are_in_the_records_and_not_in_an_episode_s_start():
+    torch.manual_seed(0)
+    actor = Toy()
+    (plain, _), (ours, stock) = (
+        both(Diary, actor, 3, 7, 10, layers) for layers in ((), [RewardScaling(1.0, 0.5)])
+    )
+    assert torch.equal(ours["observation"], plain["observation"])
+    expected = (plain["reward"] * 0.5 + 1).masked_fill(plain["first"], 0)
+    for records in (ours, stock):
+        assert torch.equal(records["reward"], expected)
 
 
 def test_it_is_an_environment_of_torchrl_and_fills_its_buffer():

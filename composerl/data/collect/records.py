@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from composerl.data.collect.inside import look_inside
+from composerl.data.collect.inside import apply, look_inside
 from composerl.data.collect.live import Live, for_gym
 
 __all__ = ["RecordEnv", "to_records"]
@@ -40,14 +40,14 @@ class RecordEnv(EnvBase):
 
     def __init__(self, env: EnvBase, seed: int | None = None) -> None:
         inside = look_inside(env)
-        if inside is None or inside.observation or inside.reward:
+        if inside is None:
             raise ValueError(
-                "env must be one of composerl.envs.make_env over gymnasium ones, without further "
-                f"transforms, got {env}"
+                "env must be one of composerl.envs.make_env over gymnasium ones, with simple "
+                f"transforms at most, got {env}; others can be put around the RecordEnv"
             )
         number = len(inside.envs)
         super().__init__(device=env.device, batch_size=[number])
-        self._envs, self._whole = inside.envs, env
+        self._envs, self._inside, self._whole = inside.envs, inside, env
         seen = env.observation_spec["observation"]
         shape = (number, *seen.shape[len(env.batch_size) :])
         flag = Binary(1, shape=(number, 1), dtype=torch.bool)
@@ -81,10 +81,10 @@ class RecordEnv(EnvBase):
                 out["is_init"][i] = True
             else:
                 seen, gained, ended, cut, info = env.step(moves[i])
-                out["reward"][i] = float(gained)
+                out["reward"][i] = apply(self._inside.reward, torch.tensor(float(gained)))
                 out["terminal"][i] = ended or info.get("life_loss", False)
                 self._over[i] = ended or cut
-            out["observation"][i] = torch.as_tensor(seen)
+            out["observation"][i] = apply(self._inside.observation, torch.as_tensor(seen))
         return TensorDict(out, self.batch_size, device=self.device)
 
     def close(self, *, raise_if_closed: bool = True) -> None:

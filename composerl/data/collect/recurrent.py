@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, RandomPolicy
 
+from composerl.data.collect.inside import apply
 from composerl.data.collect.live import Live, for_gym
 from composerl.data.collect.vector import VectorCollector
 
@@ -57,6 +58,8 @@ class RecordCollector(VectorCollector):
         kwargs: of TorchRL's ``Collector`` (``postproc``, ``replay_buffer``, ...).
     """
 
+    _remembers = True
+
     def __init__(
         self,
         create_env_fn: EnvBase | Callable[[], EnvBase],
@@ -85,10 +88,10 @@ class RecordCollector(VectorCollector):
             seed=seed, init_random_frames=init_random_frames, total_frames=total_frames,
             use_buffers=False, trust_policy=True, **kwargs,
         )  # fmt: skip
-        if not self.fast or self._of_observation or self._of_reward:
+        if not self.fast:
             raise ValueError(
                 "create_env_fn must be an environment of composerl.envs.make_env over gymnasium "
-                f"ones, without further transforms, got {env}"
+                f"ones, with simple transforms at most, got {env}"
             )
         self.env.action_spec.rand()  # TorchRL drew one when it knew no policy: as in older runs
         self._state: dict[str, Tensor] | None = None  # None: the policy has seen nothing
@@ -134,33 +137,37 @@ class RecordCollector(VectorCollector):
             self._forget()
         live, envs, steps = self._live, self._envs, self.frames_per_batch
         number, space = len(envs), envs[0].action_space
-        discrete = isinstance(space, gym.spaces.Discrete)
+        dtype = np.int64 if isinstance(space, gym.spaces.Discrete) else np.float32
         obs = np.empty((number, steps, *live.obs.shape[1:]), live.obs.dtype)
-        action = np.zeros((number, steps, *space.shape), np.int64 if discrete else np.float32)
+        action = np.zeros((number, steps, *(space.shape or ())), dtype)
         reward = np.zeros((number, steps), np.float32)
         first = np.zeros((number, steps), bool)
         terminal = np.zeros((number, steps), bool)
         for t in range(steps):
             # Not asked when all episodes only start: nothing would come of its answer.
             if not all(self._unseen):
-                chosen = self._choose(live)
-                moves, chosen = for_gym(chosen, space), chosen.numpy()
+                choice = self._choose(live)
+                moves, chosen = for_gym(choice, space), choice.numpy()
             for i, env in enumerate(envs):
                 if self._unseen[i]:
                     obs[i, t], first[i, t], self._unseen[i] = live.obs[i], True, False
                     continue
-                seen, gained, ended, cut, info = env.step(moves[i])
+                raw, gained, ended, cut, info = env.step(moves[i])
+                seen = self._see(raw)
                 obs[i, t], reward[i, t], action[i, t] = seen, gained, chosen[i]
                 terminal[i, t] = ended or info.get("life_loss", False)
                 live.returns[i] += float(gained)
                 live.lengths[i] += 1
                 live.actions[i].append(moves[i])
                 if ended or cut:
-                    seen, self._unseen[i] = self._next_episode(live, i), True
+                    seen, self._unseen[i] = self._see(self._next_episode(live, i)), True
                 live.obs[i] = seen
         arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
                   "terminal": terminal}  # fmt: skip
         records = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        if self._of_reward:
+            gains = apply(self._of_reward, records["reward"])
+            records["reward"] = gains.masked_fill(records["first"], 0.0)
         # The public constructor checks every entry again: for one step, as long as all else.
         return TensorDict._new_unsafe(records, torch.Size([number, steps]))
 

@@ -40,6 +40,8 @@ class VectorCollector(Collector):
     are called with a TensorDict and all that they write is stored (zeros, while actions are
     random).
 
+    A policy with memory (``recurrent``) plays in TorchRL's way, which carries its state as keys.
+
     The state of an environment cannot be saved. With a ``seed``, every episode has a seed of its
     own, and a checkpoint (``state_dict``) holds, for the episodes under way, that seed and the
     actions so far: loading it plays them again, which leads to the same state. An environment
@@ -59,6 +61,8 @@ class VectorCollector(Collector):
         kwargs: of TorchRL's ``Collector``.
     """
 
+    _remembers = False  # the state of a policy, from step to step
+
     def __init__(
         self,
         create_env_fn: EnvBase | Callable[[], EnvBase],
@@ -70,8 +74,9 @@ class VectorCollector(Collector):
         total_frames: int = -1,
         **kwargs: Any,
     ) -> None:
-        # Off: it would wrap the environment in a transform, which our policies do not need.
-        kwargs.setdefault("auto_register_policy_transforms", False)
+        # A policy with memory needs the environment to carry its state, the others nothing.
+        carry = bool(getattr(policy, "recurrent", False)) and not self._remembers
+        kwargs.setdefault("auto_register_policy_transforms", carry)
         super().__init__(
             create_env_fn,
             policy,
@@ -85,7 +90,7 @@ class VectorCollector(Collector):
         self._live: Live | None = None
         self._finished = Finished()
         self._asking = Asking(self.policy, self._wrapped_policy, self.env)
-        needs_more = asks_at_steps(kwargs) or not self._asking.needs_no_more
+        needs_more = carry or asks_at_steps(kwargs) or not self._asking.needs_no_more
         inside = None if needs_more else look_inside(self.env)
         self._envs: list[gym.Env] = inside.envs if inside else []
         self._of_observation: list[Transform] = inside.observation if inside else []
