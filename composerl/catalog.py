@@ -99,4 +99,5 @@ def copy_recipe(recipe: str, file: str | Path) -> Path:
 
 
 def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].rstrip(".")
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].rstrip(".")

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from composerl._files import write_json
 from composerl.bookkeeping import rundir
 from composerl.bookkeeping.checkpoint import (
     block_files,
@@ -25,8 +26,7 @@ from composerl.bookkeeping.checkpoint import (
 )
 from composerl.bookkeeping.console import ProgressBar, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator
-from composerl.bookkeeping.film import check_gif, film_episode
-from composerl.bookkeeping.images import write_png
+from composerl.bookkeeping.images import check_gif, film_episode, write_png
 from composerl.bookkeeping.interrupt import Interrupt
 from composerl.bookkeeping.machine import Clock, prepare, restore_rng, rng_state
 from composerl.bookkeeping.score import EPISODE_COLUMNS, Score, describe
@@ -204,7 +204,7 @@ class Run:
         self._tracker.table("eval/episodes", EPISODE_COLUMNS, self.score.episodes)
         path = policy.save(self.directory / "policy.safetensors")
         summary = self._summary()
-        rundir.write_json(self.directory / "summary.json", summary)
+        write_json(self.directory / "summary.json", summary)
         self._tracker.summary(
             {f"{which}/{key}": summary[which][key] for which in ("final", "best")
              for key in ("return", "std", "step")}
@@ -340,7 +340,7 @@ class Run:
             self._end.detach()
             self._tracker.close(exit_code)
         self._evaluator.close()
-        self._lock.close()
+        self._lock.release()
 
     # ---- words ---------------------------------------------------------------------------
 

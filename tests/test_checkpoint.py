@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -249,6 +250,22 @@ def test_damaged_block_is_noticed_and_the_checkpoint_before_it_used(
     if damage != "renamed":
         assert checkpoint.load_newest(tmp_path)["step"] == 1
         assert "is damaged" in capsys.readouterr().err
+
+
+def test_blocks_of_earlier_versions_are_read(tmp_path, small_blocks, monkeypatch):
+    """Their names are by blake2b; what is written next has names by xxh3."""
+    tensor = torch.arange(1000)
+    new = blocks._name
+    old = "1a9fe5cbc915542b7956b595d16f316d"  # made by the version before
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "_name", lambda part: new(part, hashlib.blake2b(digest_size=16)))
+        save_tree(tmp_path / "a", "checkpoint", {"x": tensor})
+    names = [path.stem for path in checkpoint.block_files(tmp_path / "a")]
+    assert names[0] == old
+    assert torch.equal(load_tree(tmp_path / "a", "checkpoint")["x"], tensor)
+    save_tree(tmp_path / "b", "checkpoint", {"x": tensor})
+    assert not {path.stem for path in checkpoint.block_files(tmp_path / "b")} & {*names}
+    assert torch.equal(load_tree(tmp_path / "b", "checkpoint")["x"], tensor)
 
 
 def test_part_of_a_checkpoint_needs_no_other_blocks(tmp_path, small_blocks):

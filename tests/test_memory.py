@@ -6,14 +6,16 @@ import platform
 
 import pytest
 
-from composerl.bookkeeping import memory
+from composerl.bookkeeping import machine
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 def test_glibc_takes_them():
-    assert memory.keep_freed_memory()
+    assert machine.keep_freed_memory()
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch):
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    assert not memory.keep_freed_memory()
+@pytest.mark.parametrize("library", [object, lambda: len(None)], ids=["other", "Windows"])
+def test_other_c_libraries_are_left_alone(monkeypatch, library):
+    """On Windows ``CDLL(None)`` is a TypeError."""
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: library())
+    assert not machine.keep_freed_memory()

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-
 import numpy as np
 import pytest
 import torch
 from losses.examples import IMAGES, TINY, record_batch
+from PIL import Image
 from test_run import Config, actor
 from wandb_reader import read_wandb
 
 from composerl import Run
-from composerl.analysis.pictures import open_loop, write_png
+from composerl.analysis.pictures import open_loop
+from composerl.bookkeeping.images import write_png
 from composerl.modules import world_model
 
 
 def read_png(path):
-    """Pixels of a file of ours, chunk by chunk, checksums included."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks, at = {}, 8
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(
-            kind + body
-        )
-        chunks[kind], at = body, at + 12 + length
-    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
-    assert depth == 8
-    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, -1)
-    assert not lines[:, 0].any()
-    return lines[:, 1:].reshape((height, width, 3) if colour == 2 else (height, width))
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.array(image)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])

@@ -9,7 +9,8 @@ from composerl._lazy import lazy
 if TYPE_CHECKING:
     from composerl.analysis.curves import draw
     from composerl.analysis.pictures import open_loop
-    from composerl.analysis.runs import Record, find_runs, read_run
+    from composerl.analysis.report import page_of
+    from composerl.analysis.runs import PastRun, find_runs, read_run
     from composerl.analysis.stats import bootstrap_interval, iqm, probability_of_improvement
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

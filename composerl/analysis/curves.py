@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from composerl.analysis.runs import Record
+from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
 
 __all__ = ["Curve", "curve_of", "draw", "group_runs", "panels_of", "require_matplotlib"]
@@ -33,26 +33,26 @@ class Curve:
     high: np.ndarray
 
 
-def group_runs(records: Sequence[Record], by: str) -> dict[str, list[Record]]:
+def group_runs(runs: Sequence[PastRun], by: str) -> dict[str, list[PastRun]]:
     """Runs by ``recipe``, ``env``, ``run`` (each alone) or the value of a flag."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
+    groups: dict[str, list[PastRun]] = {}
+    for run in runs:
         if by == "recipe":
-            name = record.recipe
+            name = run.recipe
         elif by == "run":
-            name = str(record.directory)
-        elif by in record.config:
-            name = f"{by} {json.dumps(record.config[by])}"
+            name = str(run.directory)
+        elif by in run.config:
+            name = f"{by} {json.dumps(run.config[by])}"
         else:
             raise ValueError(
-                f"--group-by {by}: expected recipe, run or a flag of {record.directory}, which "
-                f"has {', '.join(record.config)}"
+                f"--group-by {by}: expected recipe, run or a flag of {run.directory}, which "
+                f"has {', '.join(run.config)}"
             )
-        groups.setdefault(name, []).append(record)
+        groups.setdefault(name, []).append(run)
     return groups
 
 
-def curve_of(name: str, records: Sequence[Record], key: str, x: str = "steps") -> Curve:
+def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> Curve:
     """The interquartile mean and its 95 % bootstrap interval over runs, at every known ``x``.
 
     Runs that were measured at different places are interpolated between them. The aggregate ends
@@ -60,18 +60,18 @@ def curve_of(name: str, records: Sequence[Record], key: str, x: str = "steps") -
     """
     if x not in AXES:
         raise ValueError(f"x must be one of {', '.join(AXES)}, got {x!r}")
-    runs = []
-    for record in records:
-        points = np.asarray(record.series(key, AXES[x][0]), np.float64)
-        runs.append((points[0], points[1]))
-    start, end = max(xs[0] for xs, _ in runs), min(xs[-1] for xs, _ in runs)
-    grid = np.unique(np.concatenate([xs for xs, _ in runs]))
+    lines = []
+    for run in runs:
+        points = np.asarray(run.series(key, AXES[x][0]), np.float64)
+        lines.append((points[0], points[1]))
+    start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
+    grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     grid = grid[(grid >= start) & (grid <= end)]
     if not len(grid):  # no two of them overlap
-        return Curve(name, runs, grid, grid, grid, grid)
-    values = np.stack([np.interp(grid, xs, ys) for xs, ys in runs])
+        return Curve(name, lines, grid, grid, grid, grid)
+    values = np.stack([np.interp(grid, xs, ys) for xs, ys in lines])
     low, high = bootstrap_interval(values)
-    return Curve(name, runs, grid, iqm(values, axis=0), low, high)
+    return Curve(name, lines, grid, iqm(values, axis=0), low, high)
 
 
 def require_matplotlib() -> None:
@@ -81,13 +81,13 @@ def require_matplotlib() -> None:
 
 
 def panels_of(
-    groups: Mapping[str, Sequence[Record]], key: str, x: str = "steps"
+    groups: Mapping[str, Sequence[PastRun]], key: str, x: str = "steps"
 ) -> dict[str, list[Curve]]:
     """The curves of groups by environment: returns of different ones share no axis."""
     panels: dict[str, list[Curve]] = {}
-    for name, records in groups.items():
-        for env in dict.fromkeys(record.env for record in records):
-            members = [record for record in records if record.env == env]
+    for name, runs in groups.items():
+        for env in dict.fromkeys(run.env for run in runs):
+            members = [run for run in runs if run.env == env]
             panels.setdefault(str(env), []).append(curve_of(name, members, key, x))
     return panels
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from composerl._files import read_json, read_yaml
 from composerl.bookkeeping.metrics import read_metrics
 
-__all__ = ["Record", "find_runs", "read_run"]
+__all__ = ["PastRun", "find_runs", "read_run"]
 
 
 @dataclass(frozen=True)
-class Record:
+class PastRun:
     """One run, finished or not, as its directory tells it."""
 
     directory: Path
@@ -65,7 +65,7 @@ class Record:
         return final
 
 
-def read_run(directory: str | Path) -> Record:
+def read_run(directory: str | Path) -> PastRun:
     """Read one run directory; what is no run is refused in a sentence."""
     path = Path(directory)
     if not path.exists():
@@ -74,22 +74,16 @@ def read_run(directory: str | Path) -> Record:
         raise NotADirectoryError(f"{path} is a file, expected a run directory")
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is no run directory: it has no config.yaml")
-    import yaml
-
-    try:
-        config = yaml.safe_load((path / "config.yaml").read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path / 'config.yaml'} is not valid YAML: {reason}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path / 'config.yaml'} must hold 'key: value' lines")
-    metadata = _read_json(path / "metadata.json") or {}
-    return Record(path, config, metadata, _read_json(path / "summary.json"))
+    metadata, summary = (
+        read_json(file) if (file := path / name).exists() else None
+        for name in ("metadata.json", "summary.json")
+    )
+    return PastRun(path, read_yaml(path / "config.yaml"), metadata or {}, summary)
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[Record]:
+def find_runs(paths: Iterable[str | Path]) -> list[PastRun]:
     """The runs at these places: run directories, or directories with runs somewhere below."""
-    found: dict[Path, Record] = {}
+    found: dict[Path, PastRun] = {}
     for path in map(Path, paths):
         if not path.is_dir() or (path / "config.yaml").exists():
             places = [path]
@@ -102,18 +96,6 @@ def find_runs(paths: Iterable[str | Path]) -> list[Record]:
         for place in places:
             found.setdefault(place.resolve(), read_run(place))
     return list(found.values())
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        values = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
 
 
 def _number(value: Any) -> bool:

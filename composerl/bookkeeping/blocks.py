@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from composerl.bookkeeping.files import replace_file
+from composerl._files import remove, replace_file
 
 __all__ = ["LARGE", "Blocks"]
 
@@ -58,7 +59,8 @@ class Blocks:
                 part = load_file(path)["block"]
             except (OSError, SafetensorError, KeyError) as error:
                 raise ValueError(f"{path} is damaged: {error}") from error
-            if _name(part) != name:
+            # Checkpoints of earlier versions have names by blake2b.
+            if name != _name(part) and name != _name(part, hashlib.blake2b(digest_size=16)):
                 raise ValueError(f"{path} is damaged: its content does not match its name")
             try:
                 if tensor is None:
@@ -75,7 +77,7 @@ class Blocks:
         """Remove all blocks but these, and what an interrupted write has left."""
         for path in self.directory.glob("*"):
             if path not in keep:
-                path.unlink()
+                remove(path)
 
     def path(self, name: str) -> Path:
         """Where a block lies."""
@@ -84,7 +86,8 @@ class Blocks:
         return self.directory / f"{name}.safetensors"
 
 
-def _name(part: Tensor) -> str:
-    digest = hashlib.blake2b(f"{part.dtype} {tuple(part.shape)}".encode(), digest_size=16)
+def _name(part: Tensor, digest: Any = None) -> str:
+    digest = digest or xxhash.xxh3_128()
+    digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
     digest.update(part.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

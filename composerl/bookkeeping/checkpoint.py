@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from composerl._files import replace_file
 from composerl.bookkeeping.blocks import LARGE, Blocks
 from composerl.bookkeeping.console import say
-from composerl.bookkeeping.files import replace_file
 
 __all__ = [
     "block_files",
@@ -65,7 +65,8 @@ def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
     def decode(header: dict[str, Any], file: Any) -> Any:
         if header["kind"] != kind:
             raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Copies: a file that is still mapped into memory cannot be removed on Windows.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if _checksum(tensors) != header["checksum"]:
             raise ValueError(f"{path} is damaged: its checksum does not match")
         tree = header["tree"] if part is None else dict(header["tree"]["!dict"])[part]
@@ -207,6 +208,7 @@ def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
     if isinstance(node, list):
         return [decode(item) for item in node]
     if isinstance(node, dict):
+        value: Any
         tag, value = next(iter(node.items()), ("", None))
         if tag == "!tensor":
             return tensors[value]

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -103,7 +103,11 @@ def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, align: str = "right"
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    align: Literal["left", "right"] = "right",
 ) -> None:
     """Print a table on stdout; ``align`` is for all columns but the first."""
     table = Table(title=title, title_justify="left", title_style="bold")

@@ -6,9 +6,8 @@ import contextlib
 import copy
 import io
 import logging
-import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Player, greedy
 from composerl.modules.mlp import Normalize
 
@@ -56,14 +56,9 @@ def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
         raise ValueError(
             f"ONNX needs {', '.join(missing)}, not installed: pip install 'composerl[export]'"
         )
-    write, act = (_onnx if format == "onnx" else _pt2)(policy)
+    content, act = (_onnx if format == "onnx" else _pt2)(policy)
     _compare(policy, act, format)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(write())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, lambda file: file.write_bytes(content))
     return path
 
 
@@ -82,7 +77,7 @@ def _program(policy: Player) -> torch.export.ExportedProgram:
         raise ValueError(f"torch cannot export this policy as a graph: {reason}") from error
 
 
-def _pt2(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], np.ndarray]]:
+def _pt2(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
     program = _program(policy)
     module = program.module()
     file = io.BytesIO()
@@ -92,10 +87,10 @@ def _pt2(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], np
         with torch.no_grad():
             return module(torch.from_numpy(observation)).numpy()
 
-    return file.getvalue, act
+    return file.getvalue(), act
 
 
-def _onnx(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], np.ndarray]]:
+def _onnx(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
     import onnxruntime
 
     with _quiet():
@@ -103,6 +98,7 @@ def _onnx(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], n
             _program(policy), dynamo=True, input_names=["observation"], output_names=["action"],
             verbose=False,
         )  # fmt: skip
+    assert made is not None  # what dynamo=True promises
     content = made.model_proto.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -111,7 +107,7 @@ def _onnx(policy: Player) -> tuple[Callable[[], bytes], Callable[[np.ndarray], n
     def act(observation: np.ndarray) -> np.ndarray:
         return session.run(["action"], {"observation": observation})[0]
 
-    return lambda: content, act
+    return content, act
 
 
 def _compare(policy: Player, act: Callable[[np.ndarray], np.ndarray], format: str) -> None:
@@ -146,7 +142,7 @@ def _observations(policy: Player, size: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[None]:
     """The exporters' progress reports and warnings are for their own developers."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

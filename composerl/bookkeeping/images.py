@@ -1,36 +1,83 @@
-"""Pictures as PNG files."""
+"""Pictures as PNG files, and films of a policy: one evaluated episode as an animated GIF."""
 
 from __future__ import annotations
 
-import struct
-import zlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-__all__ = ["write_png"]
+from composerl._files import replace_file
+from composerl.bookkeeping.evaluation import Player, film_frames
+
+__all__ = ["check_gif", "film_episode", "write_gif", "write_png"]
+
+MAX_FRAMES = 500
+SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
 
 
-def write_png(path: str | Path, image: np.ndarray) -> Path:
+def check_gif(path: Path) -> None:
+    """Say early, before a policy plays, that a GIF cannot be written."""
+    if path.suffix.lower() != ".gif":
+        raise ValueError(f"a video is an animated GIF, expected a name that ends in .gif: {path}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: there is no such directory")
+
+
+def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
+    """Play the first episode of ``policy.evaluate(seed=seed)`` and write it as a GIF."""
+    from gymnasium.error import DependencyNotInstalled
+
+    check_gif(path)
+    with _no_screen():
+        try:
+            frames, fps = film_frames(policy, seed)
+        except DependencyNotInstalled as error:
+            raise ValueError(
+                f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
+            ) from error
+    return write_gif(path, frames[:MAX_FRAMES], fps)
+
+
+@contextmanager
+def _no_screen() -> Iterator[None]:
+    """SDL, which many environments draw with, would look for a screen and complain."""
+    kept = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = kept or "dummy"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ["SDL_VIDEODRIVER"]
+
+
+def write_png(path: Path, image: np.ndarray) -> Path:
     """Write an image, uint8 ``(height, width, 3)`` or grey ``(height, width)``, as PNG."""
-    grey = image.ndim == 2
-    if image.dtype != np.uint8 or not (grey or (image.ndim == 3 and image.shape[2] == 3)):
+    if image.dtype != np.uint8 or image.shape[2:] not in ((), (3,)) or image.ndim < 2:
         raise ValueError(
             "a PNG needs uint8 of shape (height, width) or (height, width, 3), "
             f"got {image.dtype} of shape {image.shape}"
         )
-    height, width = image.shape[:2]
-    # Each line starts with the number of its filter; 0 is none.
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], 1)
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if grey else 2, 0, 0, 0)
-    content = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b"")]
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in content))
+    replace_file(path, Image.fromarray(image).save)
+    return path
+
+
+def write_gif(path: Path, frames: np.ndarray | Sequence[np.ndarray], fps: float = 30) -> Path:
+    """Write frames, uint8 ``(height, width, 3)``, as an animated GIF of 160 to 320 pixels."""
+    check_gif(path)
+    skip = max(1, round(fps / 25))  # browsers slow down what is faster than 50 frames a second
+    images = []
+    for frame in frames[::skip]:
+        larger = max(1, SIDES[0] // max(frame.shape[:2]))
+        image = Image.fromarray(frame.repeat(larger, 0).repeat(larger, 1))
+        image.thumbnail((SIDES[1], SIDES[1]))
+        images.append(image)
+    first, *rest = images
+    film: dict[str, Any] = {"save_all": True, "append_images": rest, "loop": 0}
+    replace_file(path, lambda file: first.save(file, duration=round(1000 * skip / fps), **film))
     return path

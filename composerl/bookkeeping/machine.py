@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from typing import Any
@@ -9,9 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from composerl.bookkeeping.memory import keep_freed_memory
-
-__all__ = ["Clock", "prepare", "restore_rng", "rng_state"]
+__all__ = ["Clock", "keep_freed_memory", "prepare", "restore_rng", "rng_state"]
 
 
 def prepare(seed: int, device: str, threads: int) -> None:
@@ -30,10 +29,10 @@ def prepare(seed: int, device: str, threads: int) -> None:
 
 def rng_state() -> dict[str, Any]:
     """The state of Python's, numpy's and torch's global generators."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
+    name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(keys.copy()), position, has_gauss, gauss],
+        "numpy": [name, torch.from_numpy(np.array(keys)), *rest],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -47,6 +46,25 @@ def restore_rng(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory(below: int = 1 << 30) -> bool:
+    """Tell glibc not to return freed blocks below so many bytes to the kernel.
+
+    By default it returns the activations of an update when they are freed, and asks for them anew
+    in the next one: the page faults are a sixth of the time of a small network's update.
+
+    Returns: whether it worked; other C libraries know no such thing, and nothing happens then.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # the last is Windows's answer to None
+        return False
+    options = (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    return sum(mallopt(option, below) for option in options) == len(options)
 
 
 class Clock:

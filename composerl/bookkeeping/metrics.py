@@ -94,7 +94,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with "step" first and one-element arrays or tensors as Python numbers."""
-    step = row.get("step")
+    step: Any = row.get("step")
     step = step.item() if hasattr(step, "item") else step
     if not isinstance(step, int) or isinstance(step, bool):
         raise ValueError(f'a row of metrics needs an integer "step", got {step!r}')

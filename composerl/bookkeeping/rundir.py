@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import platform
 import shlex
@@ -13,11 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
+from filelock import BaseFileLock, FileLock, Timeout
 
-from composerl.bookkeeping.files import replace_file
+from composerl._files import read_json, read_yaml, remove, write_json, write_text
 from composerl.config import RunConfig, config_to_dict, may_change
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "resume_command",
     "run_id",
     "script",
-    "write_json",
 ]
 
 LOCK = ".lock"
@@ -69,7 +67,7 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
         raise ValueError(f"--resume needs --out, the directory of the run to go on with{hint}")
     if not config_file.is_file():
         raise ValueError(f"--resume: {directory} holds no run (it has no config.yaml)")
-    compare(_read_yaml(config_file), config, str(config_file))
+    compare(read_yaml(config_file), config, str(config_file))
 
 
 def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
@@ -83,28 +81,27 @@ def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
             )
 
 
-def lock(directory: Path) -> IO[str]:
-    """Make the directory and own it until the returned file is closed, or the process ends."""
+def lock(directory: Path) -> BaseFileLock:
+    """Make the directory and own it until the lock is released, or the process ends."""
+    # Not of one thread: whichever closes the run releases it.
+    owned = FileLock(directory / LOCK, timeout=0, thread_local=False)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = open(directory / LOCK, "w")  # noqa: SIM115
+        owned.acquire()
+    except Timeout:
+        raise ValueError(f"another process is training in {directory}") from None
     except OSError as error:
         raise OSError(f"--out {directory} cannot be written: {error}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(f"another process is training in {directory}") from None
-    return file
+    return owned
 
 
 def create(directory: Path, name: str, config: RunConfig) -> None:
     """Make the directory and write config.yaml and metadata.json."""
     for leftover in directory.glob("**/.*.tmp"):
-        leftover.unlink()
+        remove(leftover)
     # First of all: what makes the directory a run that can be resumed.
     text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
-    replace_file(directory / "config.yaml", lambda file: file.write_text(text))
+    write_text(directory / "config.yaml", text)
     (directory / "checkpoints").mkdir(exist_ok=True)
     if not _read_metadata(directory):
         write_json(directory / "metadata.json", _metadata(name))
@@ -122,11 +119,6 @@ def run_id(directory: Path) -> str | None:
     return _read_metadata(directory).get("run_id")
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write JSON so that the file is whole at any time."""
-    replace_file(path, lambda file: file.write_text(json.dumps(values, indent=2) + "\n"))
-
-
 def script() -> str:
     """The program that is running."""
     return sys.argv[0] or "your_recipe.py"
@@ -135,28 +127,18 @@ def script() -> str:
 def resume_command(directory: Path) -> str:
     """What to type to go on with a run."""
     command = ["python", script()]
-    if Path(script()).parts[-1:] == ("composerl",) or script().endswith("composerl/__main__.py"):
+    program = Path(script())
+    if program.stem == "composerl" or program.parts[-2:] == ("composerl", "__main__.py"):
         command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
     return shlex.join([*command, "--out", str(directory), "--resume"])
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
-    return values
 
 
 def _read_metadata(directory: Path) -> dict[str, Any]:
     """What metadata.json says; a damaged one is as good as none, since nothing depends on it."""
     try:
-        values = json.loads((directory / "metadata.json").read_text())
+        return read_json(directory / "metadata.json")
     except (FileNotFoundError, ValueError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _metadata(name: str) -> dict[str, Any]:
@@ -180,7 +162,11 @@ def _version(package: str) -> str | None:
 def _git_commit() -> str | None:
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=5,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -53,7 +53,7 @@ def _wandb_settings(environ: Mapping[str, str]) -> dict[str, str]:
     user = environ.get("WANDB_CONFIG_DIR") or _home(environ) / ".config" / "wandb"
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read([Path(user).expanduser() / "settings", Path("wandb", "settings")])
+        parser.read([Path(user).expanduser() / "settings", Path("wandb", "settings")], "utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         warnings.warn(f"W&B's settings file is not readable: {error}", stacklevel=3)
     return dict(parser["default"]) if parser.has_section("default") else {}
@@ -127,7 +127,7 @@ def start_wandb(mode: str, options: dict[str, Any]) -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    wanted = {
+    wanted: dict[str, Any] = {
         "silent": True,
         "quiet": True,
         "console": "off",
@@ -147,7 +147,7 @@ def start_wandb(mode: str, options: dict[str, Any]) -> Any:
     }
     settings = {k: v for k, v in wanted.items() if k in wandb.Settings.model_fields}
 
-    def start(mode: str) -> Any:
+    def start(mode: Any) -> Any:
         # Silent before init already: a silent W&B never asks for a key.
         wandb.setup(wandb.Settings(silent=True))
         return wandb.init(

@@ -30,12 +30,13 @@ def _dispatch(words: list[str]) -> None:
         return
     first, rest = words[0], words[1:]
     # A single command's parser is made faster than that of all.
-    if callable(COMMANDS.get(first)):
+    command = COMMANDS.get(first)
+    if callable(command):
         flags = None
         if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
             # These take the flags of a recipe, which only the recipe knows.
             rest, flags = WITH_FLAGS[first](rest)
-        action = tyro.cli(COMMANDS[first], prog=f"composerl {first}", args=rest)
+        action = tyro.cli(command, prog=f"composerl {first}", args=rest)
         if flags is not None:
             action(flags)
         return
@@ -58,6 +59,6 @@ def _union(commands: dict[str, Callable[..., Any] | dict[str, Any]]) -> Any:
             text = f"Datasets: {', '.join(command)}."
             members.append(Annotated[_union(command), subcommand(name, description=text)])
             continue
-        text = inspect.getdoc(command).partition("\n")[0]
+        text = (inspect.getdoc(command) or "").partition("\n")[0]
         members.append(Annotated[Any, subcommand(name, constructor=command, description=text)])
     return Union[tuple(members)]  # noqa: UP007

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from tyro.conf import Positional
 
-from composerl.analysis.runs import Record, find_runs
+from composerl.analysis.runs import PastRun, find_runs
 
 __all__ = ["compare", "final_scores"]
 
@@ -58,21 +57,22 @@ def compare(a: Positional[Path], b: Positional[Path], *, json: bool = False) -> 
     print(f"A is better than B with probability {probability:.2f} ({low:.2f} to {high:.2f})")
 
 
-def final_scores(first: list[Record], second: list[Record]) -> tuple[list[list[float]], str]:
+def final_scores(first: list[PastRun], second: list[PastRun]) -> tuple[list[list[float]], str]:
     """The scores of both sides, and what one of them stands for: ``runs`` or ``episodes``."""
-    envs = {record.env for record in (*first, *second)}
+    envs = {run.env for run in (*first, *second)}
     if len(envs) != 1:
         raise ValueError(f"only runs of one environment compare, got {', '.join(map(str, envs))}")
-    finals = [[record.final() for record in side] for side in (first, second)]
+    finals = [[run.final() for run in side] for side in (first, second)]
     if len(first) > 1 or len(second) > 1:
         return [[float(final["return"]) for final in side] for side in finals], "runs"
-    return [_episodes(*first, *finals[0]), _episodes(*second, *finals[1])], "episodes"
+    return [_episodes(side[0]) for side in (first, second)], "episodes"
 
 
-def _episodes(record: Record, final: dict[str, Any]) -> list[float]:
-    if not final.get("returns"):
+def _episodes(run: PastRun) -> list[float]:
+    returns = run.final().get("returns")
+    if not returns:
         raise ValueError(
-            f"{record.directory} does not tell the returns of its episodes, it is of an older "
+            f"{run.directory} does not tell the returns of its episodes, it is of an older "
             "version: resume it once, or compare directories of several seeds"
         )
-    return [float(value) for value in final["returns"]]
+    return [float(value) for value in returns]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from composerl.data import Dataset
 
 __all__ = ["convert", "info", "make"]
 
@@ -78,7 +81,7 @@ def convert(file: Positional[Path], out: Positional[Path]) -> None:
     print(f"{write_dataset(dataset, out)}: {_words(dataset)}{dropped}")
 
 
-def _words(dataset) -> str:
+def _words(dataset: Dataset) -> str:
     returns = dataset.returns()
     return f"{len(dataset)} transitions, {len(returns)} episodes, mean return {returns.mean():.1f}"
 

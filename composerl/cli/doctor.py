@@ -19,7 +19,7 @@ PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy",
 EXTRAS = {
     "plot": ("matplotlib", "curves and reports"),
     "export": ("onnxruntime", "ONNX files"),
-    "video": ("PIL", "GIFs of episodes"),
+    "video": ("pygame", "films of most environments"),
     "sweep": ("optuna", "local sweeps"),
     "minari": ("minari", "Minari's own tools"),
     "mujoco": ("mujoco", "HalfCheetah, Hopper, ..."),
@@ -35,19 +35,19 @@ def doctor() -> None:
     from torchrl.data.replay_buffers.samplers import prioritized
 
     from composerl.bookkeeping.console import print_table
-    from composerl.bookkeeping.wandb_run import wandb_mode
     from composerl.catalog import recipes, recipes_directory
 
     extension = prioritized.SumSegmentTreeFp32 is not None
-    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    devices = ["cpu", *(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
     versions = {name: _version(name) for name in PACKAGES}
     rows = [
         ("python", f"{platform.python_version()}, {sys.executable}"),
         *((name, found or "not installed") for name, found in versions.items()),
         ("TorchRL's C++ extension", "loaded" if extension else "not loaded"),
-        ("devices", ", ".join(["cpu", *cuda, *_metal(torch)])),
+        ("devices", ", ".join(devices)),
         ("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores; recipes use --threads"),
-        ("W&B", _wandb(wandb_mode)),
+        ("W&B", _wandb()),
         ("recipes", f"{len(recipes())} in {recipes_directory()}"),
     ]
     for extra, (module, purpose) in EXTRAS.items():
@@ -111,11 +111,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _metal(torch) -> list[str]:
-    return ["mps"] if torch.backends.mps.is_available() else []
+def _wandb() -> str:
+    from composerl.bookkeeping.wandb_run import wandb_mode
 
-
-def _wandb(wandb_mode) -> str:
     try:
         mode = wandb_mode("auto")
     except ValueError as error:

@@ -111,7 +111,8 @@ def run_jobs(
         except BaseException:
             stopping.set()
             for process in processes:
-                if process.poll() is None:
+                # On Windows they share our console, and have got its Ctrl-C already.
+                if os.name != "nt" and process.poll() is None:
                     process.send_signal(signal.SIGINT)
             raise
 
@@ -131,5 +132,5 @@ def _log(job: Job) -> Path:
 def _outcome(job: Job, code: int) -> str:
     if not code:
         return f"return {read_run(job.directory).final()['return']:.1f}"
-    lines = _log(job).read_text(errors="replace").strip().splitlines()
+    lines = _log(job).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f"failed with exit code {code}: {lines[-1] if lines else 'it said nothing'}"

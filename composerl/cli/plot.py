@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from composerl._files import replace_file
 from composerl.analysis.runs import find_runs
 
 __all__ = ["check_output", "plot"]
@@ -38,7 +39,7 @@ def plot(
     if not runs:
         raise ValueError("plot needs one run directory or more")
     groups = group_runs(find_runs(runs), group_by)
-    draw(panels_of(groups, key, x), key=key, x=x).savefig(out)
+    replace_file(out, draw(panels_of(groups, key, x), key=key, x=x).savefig)
     print(out)
 
 

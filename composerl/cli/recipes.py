@@ -75,7 +75,8 @@ def split_flags(
 
     ``one`` are flags with one value, ``many`` those with any number.
     """
-    own, rest, taking = words[:1], [], 0
+    own, taking = words[:1], 0
+    rest: list[str] = []
     for word in words[1:]:
         flag = word.partition("=")[0]
         if word.startswith("--"):

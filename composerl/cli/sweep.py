@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from composerl._files import read_json, replace_file, write_json
 from composerl.catalog import find_recipe, load_recipe
 from composerl.cli.recipes import split_flags
 from composerl.config import parse
@@ -88,14 +88,14 @@ def _search(
     directory: Path,
 ) -> None:  # fmt: skip
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 
     from composerl.cli.group import Job, run_jobs
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     _check_settings(directory, {"recipe": recipe.stem, "fixed": fixed, "choices": choices})
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(directory / "journal.jsonl"))
-    )
+    journal = JournalFileBackend(str(directory / "journal.jsonl"))
+    storage = optuna.storages.JournalStorage(journal)
     study = optuna.create_study(
         study_name=recipe.stem, storage=storage, direction="maximize", load_if_exists=True
     )
@@ -144,11 +144,7 @@ def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--out {directory} is a file, expected a directory")
     if file.is_file():
-        try:
-            found = json.loads(file.read_text())
-        except ValueError as error:
-            raise ValueError(f"{file} is not valid JSON: {error}") from error
-        if found != settings:
+        if read_json(file) != settings:
             raise ValueError(
                 f"{directory} holds another sweep ({file.name} tells which): give the same flags "
                 "to go on with it, or another --out"
@@ -160,7 +156,7 @@ def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     if directory.is_dir() and any(directory.iterdir()):
         raise ValueError(f"--out {directory} is not empty: choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(settings, indent=2) + "\n")
+    write_json(file, settings)
 
 
 def _score(directory: Path) -> float:
@@ -204,5 +200,5 @@ def _draw(study: Any, choices: dict[str, list[str]], path: Path) -> Path:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("" if i else "final return")
-    figure.savefig(path)
+    replace_file(path, figure.savefig)
     return path

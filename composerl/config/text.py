@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from composerl._files import read_yaml
 from composerl.config.settings import RunConfig
 
 __all__ = ["config_from_yaml", "config_to_dict", "suggest"]
@@ -26,18 +26,11 @@ def config_to_dict(config: RunConfig) -> dict[str, Any]:
 
 def config_from_yaml(config_class: type[C], path: str | Path) -> C:
     """A configuration from a YAML file; unknown keys and values of a wrong kind are refused."""
-    import yaml
-
     path = Path(path)
     if not path.is_file():
         what = "it is a directory" if path.is_dir() else "there is no such file"
         raise FileNotFoundError(f"--config {path}: {what}")
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
+    values = read_yaml(path)
     known = {f.name for f in fields(config_class)} - set(PLACE)
     for key in values:
         if key not in known:

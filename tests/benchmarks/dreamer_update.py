@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict
 
 from composerl import Update
-from composerl.bookkeeping.memory import keep_freed_memory
+from composerl.bookkeeping.machine import keep_freed_memory
 from composerl.envs.spaces import Spaces
 from composerl.losses import DreamerLoss
 from composerl.modules import dreamer_actor, dreamer_critic

@@ -25,7 +25,7 @@ def ours(name: str, compiled: bool) -> float:
     from torch.optim import RMSprop
 
     from composerl import Update
-    from composerl.bookkeeping.memory import keep_freed_memory
+    from composerl.bookkeeping.machine import keep_freed_memory
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
     from composerl.envs.spaces import Spaces

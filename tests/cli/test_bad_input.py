@@ -231,7 +231,8 @@ def test_a_bug_keeps_its_traceback(cli, run, monkeypatch):
 
 
 def test_missing_extras_are_named(cli, run, tmp_path, monkeypatch):
-    for name in ("curves", "media", "export", "commands.sweep"):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    for name in ("analysis.curves", "bookkeeping.export", "cli.sweep"):
         module = importlib.import_module(f"composerl.{name}")
         monkeypatch.setattr(module, "find_spec", lambda _: None)
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -32,10 +33,23 @@ main(["evaluate", "run", "--episodes", "1"])
 """
 
 
+def build(kind, directory):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (made,) = directory.iterdir()
+    return made
+
+
+def test_the_source_distribution_is_complete(tmp_path):
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names >= {"LICENSE", "CHANGELOG.md", "README.md", "pyproject.toml"}
+    assert names >= {"composerl/analysis/report.html.j2", "tests/cli/test_wheel.py"}
+    assert not [name for name in names if "__pycache__" in name]
+
+
 def test_the_wheel_works_away_from_the_clone(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build("wheel", tmp_path)
     site, place = tmp_path / "site", tmp_path / "place"
     place.mkdir()
     with zipfile.ZipFile(wheel) as archive:
@@ -44,6 +58,8 @@ def test_the_wheel_works_away_from_the_clone(tmp_path):
         (entry,) = [name for name in names if name.endswith("entry_points.txt")]
         assert "composerl = composerl.cli:main" in archive.read(entry).decode()
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+    (license,) = [name for name in names if name.endswith("licenses/LICENSE")]
+    assert (site / license).read_text() == (ROOT / "LICENSE").read_text()
     shipped = {Path(name).stem for name in names if name.startswith("composerl/_recipes/")}
     assert shipped >= set(composerl.recipes())
     done = subprocess.run(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from composerl._files import replace_file
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
 from composerl.data.offline.formats import read_npz
@@ -53,17 +53,10 @@ def load(request: str, source: str) -> Dataset | None:
 
 def save(request: str, dataset: Dataset) -> None:
     """Write whole or not at all: a reader never sees half a file. Failing is only a warning."""
-    path, temporary = _path(request), None
+    path, arrays = _path(request), {key: getattr(dataset, key) for key in KEYS}
+    arrays["checksum"] = np.array(_checksum(request, dataset))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            temporary = Path(file.name)
-            arrays = {key: getattr(dataset, key) for key in KEYS}
-            np.savez(file, **arrays, checksum=np.array(_checksum(request, dataset)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_file(path, lambda file: np.savez(file, **arrays))
     except OSError as error:
         warnings.warn(f"generated dataset is not cached: {error}", stacklevel=3)
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from composerl._files import replace_file, write_json
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
 
@@ -38,12 +37,7 @@ def write_dataset(dataset: Dataset, path: str | Path) -> Path:
         raise ValueError(
             f"{path} has the ending {path.suffix!r}, expected .npz, .hdf5, .h5, or none for Minari"
         )
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        writers[path.suffix.lower()](dataset, aside / path.name)
-        os.replace(aside / path.name, path)
-    finally:
-        shutil.rmtree(aside)
+    replace_file(path, partial(writers[path.suffix.lower()], dataset))
     return path
 
 
@@ -98,7 +92,7 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
         "observation_space": json.dumps(_space(dataset.observations)),
         "action_space": json.dumps(_space(dataset.actions)),
     }
-    (path / "data" / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
+    write_json(path / "data" / "metadata.json", metadata)
 
 
 def _space(rows: np.ndarray) -> dict[str, Any]:

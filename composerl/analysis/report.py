@@ -1,0 +1,120 @@
+"""Everything about some runs on one page that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from composerl.analysis.curves import draw, group_runs, panels_of
+from composerl.analysis.runs import PastRun
+from composerl.analysis.stats import bootstrap_interval, iqm, mean
+
+__all__ = ["page_of"]
+
+MAX_DETAILS = 12
+PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg"}
+
+
+def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "recipe") -> str:
+    """A self-contained HTML page: curves, final scores, what differs between runs, pictures."""
+    groups = group_runs(runs, group_by)
+    trained = list(dict.fromkeys(k for run in runs for k in _trained(run)))
+    # Names of runs, environments and flags may hold anything: all of it is escaped.
+    files = FileSystemLoader(Path(__file__).parent)
+    templates = Environment(loader=files, autoescape=True, undefined=StrictUndefined)
+    return templates.get_template("report.html.j2").render(
+        title=", ".join(groups),
+        runs=len(runs),
+        envs=list(dict.fromkeys(str(run.env) for run in runs)),
+        curves=[_curves(groups, key, x, (6, 4), f"{key} over {x}") for x in ("steps", "time")],
+        trained=[_details(groups, name) for name in trained[:MAX_DETAILS]],
+        left_out=trained[MAX_DETAILS:],
+        scores=[_scores(name, members) for name, members in groups.items()],
+        ends=[_end(run) for run in runs],
+        config=_settings(runs, lambda run: run.config),
+        versions=_settings(runs, _versions),
+        pictures=[image for run in runs for image in _pictures(run)],
+    )
+
+
+def _curves(
+    groups: dict[str, list[PastRun]], key: str, x: str, size: tuple[float, float], caption: str
+) -> dict[str, str]:
+    file = io.BytesIO()
+    draw(panels_of(groups, key, x), key=key, x=x, size=size).savefig(file, format="png")
+    return _image(file.getvalue(), ".png", caption)
+
+
+def _details(groups: dict[str, list[PastRun]], key: str) -> dict[str, str]:
+    have = {name: [run for run in runs if key in _trained(run)] for name, runs in groups.items()}
+    return _curves({k: v for k, v in have.items() if v}, key, "steps", (4.2, 2.8), key)
+
+
+def _trained(run: PastRun) -> list[str]:
+    keys = dict.fromkeys(key for row in run.metrics for key in row if key.startswith("train/"))
+    return [k for k in keys if any(isinstance(row.get(k), (int, float)) for row in run.metrics)]
+
+
+def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
+    finals = [run.final()["return"] for run in runs if run.summary is not None]
+    finished = f"{len(finals)} of {len(runs)}"
+    if not finals:
+        return name, finished, "", "", ""
+    low, high = bootstrap_interval(finals)
+    return name, finished, f"{iqm(finals):.1f}", f"{low:.1f} to {high:.1f}", f"{mean(finals):.1f}"
+
+
+def _end(run: PastRun) -> tuple[Any, ...]:
+    if run.summary is None:
+        step = run.metrics[-1].get("step", 0) if run.metrics else 0
+        return run.directory, run.seed, "", "", step, "", "not finished"
+    final, best = run.final(), run.summary.get("best") or {}
+    return (
+        run.directory, run.seed, f"{final['return']:.1f} ± {final.get('std', 0):.1f}",
+        f"{best['return']:.1f} at {best.get('step', '?')}" if "return" in best else "",
+        *(run.summary.get(key, "") for key in ("steps", "time/cpu_seconds", "stopped")),
+    )  # fmt: skip
+
+
+def _settings(
+    runs: Sequence[PastRun], settings_of: Callable[[PastRun], dict[str, Any]]
+) -> dict[str, Any]:
+    """What differs between runs, a row for each, and what does not."""
+    settings = [settings_of(run) for run in runs]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    texts = {k: [_text(values[k]) if k in values else "—" for values in settings] for k in keys}
+    differ = [key for key in keys if len(set(texts[key])) > 1]
+    return {
+        "differ": differ,
+        "rows": [(r.directory, *(texts[k][i] for k in differ)) for i, r in enumerate(runs)],
+        "same": [(key, texts[key][0]) for key in keys if key not in differ],
+    }
+
+
+def _versions(run: PastRun) -> dict[str, Any]:
+    data = run.metadata
+    versions = data.get("versions")
+    top = {key: data[key] for key in ("python", "platform", "git_commit") if key in data}
+    return {"env": run.env, **top, **(versions if isinstance(versions, dict) else {})}
+
+
+def _pictures(run: PastRun) -> list[dict[str, str]]:
+    files = sorted((run.directory / "images").glob("*"))
+    return [
+        _image(file.read_bytes(), file.suffix.lower(), f"{run.directory}: {file.stem}")
+        for file in files if file.suffix.lower() in PICTURES
+    ]  # fmt: skip
+
+
+def _image(content: bytes, ending: str, caption: str) -> dict[str, str]:
+    data = f"data:{PICTURES[ending]};base64,{base64.b64encode(content).decode()}"
+    return {"data": data, "caption": caption}
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
