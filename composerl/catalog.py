@@ -76,6 +76,8 @@ def load_recipe(recipe: str | Path) -> ModuleType:
     # Not the bare stem: a recipe called json.py must not replace a module of that name.
     name = f"_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and type hints look their module up there
     spec.loader.exec_module(module)

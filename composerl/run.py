@@ -75,7 +75,6 @@ class Run:
             require_tensorboard()
         if config.video:
             check_gif(Path("episode.gif"))
-        self._spaces = Spaces.of(config.env, **config.env_kwargs)
         prepare(config.seed, config.device, config.threads)
         self.step = 0
         self.total = 0
@@ -88,9 +87,14 @@ class Run:
         self._in_step = self._trained = False
         self._clock = Clock()
         self._evaluator = Evaluator(config.env, config.env_kwargs)
-        self._tracker: Tracker | None = None
+        self._opened: Tracker | None = None
 
     # ---- what a recipe calls -------------------------------------------------------------
+
+    @property
+    def spaces(self) -> Spaces:
+        """Those of the environment; one is opened for it on first use, and later evaluated in."""
+        return self._evaluator.spaces
 
     def track(self, **objects: Any) -> None:
         """Name the objects whose ``state_dict`` belongs into a checkpoint."""
@@ -111,11 +115,12 @@ class Run:
         After each turn: a metrics row is written, a checkpoint if one is due. Ctrl-C finishes the
         step, saves a checkpoint and raises KeyboardInterrupt with the way to resume.
         """
-        if self._tracker is not None:
+        if self._opened is not None:
             raise RuntimeError("run.steps() was called before: a run has one loop")
         if by < 1:
             raise ValueError(f"run.steps(by=...) must be at least 1, got {by}")
         self.total, self._by = total, by
+        _ = self.spaces  # an environment that cannot be opened shall leave nothing behind
         self._lock = rundir.lock(self.directory)
         try:
             self._open()
@@ -181,7 +186,7 @@ class Run:
 
     def finish(self, actor: nn.Module) -> Policy:
         """Write the policy and the summary, print the table; returns the policy to use."""
-        if self._tracker is None:
+        if self._opened is None:
             raise RuntimeError("run.finish() comes after the loop over run.steps()")
         self._actor = actor
         latest = self.score.latest
@@ -222,8 +227,10 @@ class Run:
     # ---- evaluation ----------------------------------------------------------------------
 
     def _policy(self) -> Policy:
-        config = self.config
-        return Policy(self._actor, config.env, self._spaces, self._evaluator, config.env_kwargs)
+        if self._actor is None:
+            raise RuntimeError("there is no policy yet: run.evaluate(actor) names the actor")
+        kwargs = self.config.env_kwargs
+        return Policy(self._actor, self.config.env, evaluator=self._evaluator, env_kwargs=kwargs)
 
     def _play(self) -> Evaluation:
         # The same episodes for every seed of training: some starts are harder than others.
@@ -248,6 +255,12 @@ class Run:
 
     # ---- steps, checkpoints --------------------------------------------------------------
 
+    @property
+    def _tracker(self) -> Tracker:
+        if self._opened is None:
+            raise RuntimeError("the run has not begun: this belongs into the loop of run.steps()")
+        return self._opened
+
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
         state = load_newest(self.directory) if self.config.resume else None
@@ -255,7 +268,7 @@ class Run:
         if state is not None:
             self._restore(state)
         rundir.create(self.directory, self.name, self.config)
-        self._tracker = Tracker(
+        self._opened = Tracker(
             self.directory,
             config=config_to_dict(self.config) | {"recipe": self.name},
             mode=self._wandb_mode,
@@ -336,9 +349,9 @@ class Run:
             self._tracker.artifact(path, name, "checkpoint", ("last",), block_files(path))
 
     def _close(self, exit_code: int) -> None:
-        if self._tracker is not None:
+        if self._opened is not None:
             self._end.detach()
-            self._tracker.close(exit_code)
+            self._opened.close(exit_code)
         self._evaluator.close()
         self._lock.release()
 

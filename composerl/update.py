@@ -79,10 +79,10 @@ class Update:
                 raise ValueError("schedules by name need the default optimizer; pass one function")
             _check_ownership(loss, self.optimizers)
         self._schedules = [
-            (group, group["lr"], schedule.get(group.get("name")) if isinstance(schedule, Mapping)
-             else schedule)
-            for opt in self.optimizers for group in opt.param_groups
-        ]  # fmt: skip
+            (group, group["lr"], _schedule_of(group, schedule))
+            for opt in self.optimizers
+            for group in opt.param_groups
+        ]
         self._set_rates()
         self._updater = target if isinstance(target, TargetNetUpdater) else None
         soft, copied = _target_pairs(loss) if target == "soft" else ([], [])
@@ -155,7 +155,7 @@ class Update:
     @torch.no_grad()
     def _move_targets(self) -> None:
         if self._soft:
-            torch._foreach_lerp_(*self._soft, self._tau)
+            torch._foreach_lerp_(self._soft[0], self._soft[1], self._tau)
         for target, source in self._copied:
             target.copy_(source)
 
@@ -183,6 +183,12 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     small = [x for x in flat if x.numel() <= 4096]
     joined = [torch.cat(small).square().sum()] if small else []
     return torch.stack([*large, *joined]).sum().sqrt()
+
+
+def _schedule_of(
+    group: Mapping[str, Any], schedule: Schedule | Mapping[str, Schedule] | None
+) -> Schedule | None:
+    return schedule.get(group["name"]) if isinstance(schedule, Mapping) else schedule
 
 
 def _groups(
@@ -228,7 +234,8 @@ def _target_pairs(
     loss: LossModule,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
     """(target, source) tensors: those to average (trained) and those to copy (buffers)."""
-    soft, copied = [], []
+    soft: list[tuple[Tensor, Tensor]] = []
+    copied: list[tuple[Tensor, Tensor]] = []
     for name, _ in loss.named_children():
         if not (name.startswith("target_") and name.endswith("_params")):
             continue

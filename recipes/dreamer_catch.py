@@ -89,13 +89,12 @@ def main(cfg: Config) -> Policy:
     from composerl.bookkeeping.console import say
     from composerl.data import RecordCollector, SequenceReplay
     from composerl.envs import make_env
-    from composerl.envs.spaces import Spaces
     from composerl.losses import DreamerLoss
     from composerl.modules import dreamer_actor, dreamer_critic
     from composerl.optim import lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env, **cfg.env_kwargs).require_discrete("Dreamer")
+    spaces = run.spaces.require_discrete("Dreamer")
     actor = dreamer_actor(spaces, cfg.size)
     loss = DreamerLoss(
         actor.world_network, actor.actor_network, dreamer_critic(spaces, cfg.size),

@@ -101,13 +101,12 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
-    from composerl.envs.spaces import Spaces
     from composerl.losses import FQFLoss
     from composerl.modules import fqf_network
     from composerl.optim import FusedAdam, linear, lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env).require_discrete("FQF")
+    spaces = run.spaces.require_discrete("FQF")
     actor = fqf_network(
         spaces, cfg.hidden, num_quantiles=cfg.num_quantiles, embedding_dim=cfg.embedding_dim,
         layer_norm=cfg.layer_norm, dueling=cfg.dueling,
@@ -124,7 +123,7 @@ def main(cfg: Config) -> Policy:
     buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,
                           prioritized=cfg.prioritized, alpha=cfg.exponents[0],
                           beta=cfg.exponents[1], device=cfg.device)  # fmt: skip
-    envs = make_env(cfg.env, cfg.num_envs)
+    envs = make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     collector = VectorCollector(envs, actor, frames_per_batch=cfg.num_envs,
                                 init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))

@@ -95,14 +95,13 @@ def main(cfg: Config) -> Policy:
     from composerl import Policy, Run, Update, load
     from composerl.data import VectorCollector, load_experts
     from composerl.envs import make_env
-    from composerl.envs.spaces import Spaces
     from composerl.losses import BCLoss, ClipPPOLoss, GAILLoss, GAILReward
     from composerl.modules import categorical_actor, discriminator, tanh_gaussian_actor, value
     from composerl.optim import lr_schedule
     from composerl.policy import holds_policy
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env)
+    spaces = run.spaces
     expert = load(cfg.expert) if holds_policy(cfg.expert) else cfg.expert
     experts = load_experts(expert, cfg.env, episodes=cfg.demonstrations, device=cfg.device,
                            subsample=cfg.subsample, batch_size=cfg.batch_size)  # fmt: skip
@@ -121,14 +120,16 @@ def main(cfg: Config) -> Policy:
     ends = experts.terminated if cfg.absorbing else None
     reward = GAILReward(judge, cfg.reward, gamma=cfg.gamma, expert_terminated=ends)
     gae = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
-    collector = VectorCollector(make_env(cfg.env, cfg.num_envs), actor,
+    collector = VectorCollector(make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs), actor,
                                 frames_per_batch=cfg.rollout, seed=cfg.seed)  # fmt: skip
     baselines = {"expert/return": experts.mean_return}
     if cfg.bc_steps:
         clone = Update(BCLoss(actor), lr=cfg.lr)
         for _ in range(cfg.bc_steps):
             clone(experts.sample())
-        baselines["bc/return"] = Policy(actor, cfg.env).evaluate(cfg.eval_episodes).mean
+        baselines["bc/return"] = (
+            Policy(actor, cfg.env, env_kwargs=cfg.env_kwargs).evaluate(cfg.eval_episodes).mean
+        )
 
     run.track(update=update, update_judge=update_judge, experts=experts, collector=collector)
     for _ in run.steps(cfg.steps, by=cfg.rollout):

@@ -98,13 +98,12 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import ReplayBuffer, VectorCollector
     from composerl.envs import make_env
-    from composerl.envs.spaces import Spaces
     from composerl.losses import IQNLoss
     from composerl.modules import iqn_network
     from composerl.optim import linear, lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env).require_discrete("IQN")
+    spaces = run.spaces.require_discrete("IQN")
     actor = iqn_network(
         spaces, cfg.hidden, embedding_dim=cfg.embedding_dim,
         num_acting_quantiles=cfg.num_acting_quantiles,
@@ -122,7 +121,7 @@ def main(cfg: Config) -> Policy:
     buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,
                           prioritized=cfg.prioritized, alpha=cfg.exponents[0],
                           beta=cfg.exponents[1], device=cfg.device)  # fmt: skip
-    envs = make_env(cfg.env, cfg.num_envs)
+    envs = make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     collector = VectorCollector(envs, actor, frames_per_batch=cfg.num_envs,
                                 init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))

@@ -104,13 +104,12 @@ def main(cfg: Config) -> Policy:
     from composerl.data import ModelBuffer, ReplayBuffer, VectorCollector
     from composerl.data import branched_rollouts, length_schedule  # isort: skip
     from composerl.envs import make_env
-    from composerl.envs.spaces import Spaces
     from composerl.losses import DynamicsLoss, SACLoss
     from composerl.modules import ensemble, tanh_gaussian_actor, twin_q
     from composerl.optim import DynamicsFit, FusedAdam, lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env).require_box("MBPO")
+    spaces = run.spaces.require_box("MBPO")
     actor = tanh_gaussian_actor(spaces, cfg.hidden)
     loss = SACLoss(actor, twin_q(spaces, cfg.hidden), gamma=cfg.gamma,
                    target_entropy=cfg.target_entropy).to(cfg.device)  # fmt: skip
@@ -128,7 +127,7 @@ def main(cfg: Config) -> Policy:
     length = length_schedule(*cfg.rollout_length)
     real = ReplayBuffer(cfg.buffer_size, cfg.batch_size, device=cfg.device)
     buffer = ModelBuffer(real, batch_size=cfg.batch_size, real_share=cfg.real_share, keep=cfg.keep)
-    collector = VectorCollector(make_env(cfg.env), actor, frames_per_batch=1,
+    collector = VectorCollector(make_env(cfg.env, **cfg.env_kwargs), actor, frames_per_batch=1,
                                 init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
 
     run.track(update=update, fit=fit, real=real, buffer=buffer, collector=collector)

@@ -53,13 +53,12 @@ class Config(OfflineConfig):
 def main(cfg: Config) -> Policy:
     from composerl import Run, Update
     from composerl.data import MixedBuffer, load_dataset
-    from composerl.envs.spaces import Spaces
     from composerl.losses import XQLLoss
     from composerl.modules import gaussian_actor, twin_q, value
     from composerl.optim import lr_schedule
 
     run = Run(cfg)
-    spaces = Spaces.of(cfg.env).require_box("XQL")
+    spaces = run.spaces.require_box("XQL")
     offline = load_dataset(
         cfg.dataset, cfg.env, batch_size=cfg.batch_size,
         size=cfg.dataset_size, seed=cfg.dataset_seed,

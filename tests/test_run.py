@@ -11,7 +11,9 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import numpy as np
 import pytest
 import torch
 from recipes.harness import RECIPES
@@ -20,6 +22,7 @@ from wandb_reader import read_wandb
 import composerl
 from composerl import Run, RunConfig
 from composerl.bookkeeping.tracking import read_metrics
+from composerl.config import MAY_CHANGE
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
 
@@ -36,6 +39,7 @@ class Config(RunConfig):
     save_every: int = 2
     wandb: str = "disabled"
     flavour: str = "plain"
+    note: Annotated[str, MAY_CHANGE] = ""
 
 
 class Counter:
@@ -104,6 +108,59 @@ def test_nothing_is_written_before_the_loop(tmp_path):
     assert not (tmp_path / "run").exists()
     with pytest.raises(RuntimeError, match="after the loop"):
         run.finish(actor())
+
+
+def test_an_environment_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
+    for changes in ({"env": "Nowhere-v0"}, {"env_kwargs": {"wrong": 1}}):
+        with pytest.raises((ValueError, TypeError), match=r"Nowhere|wrong"):
+            train(Config(out=tmp_path / "run", **changes))
+        assert not (tmp_path / "run").exists()
+
+
+def test_what_belongs_into_the_loop_says_so(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    with pytest.raises(RuntimeError, match=r"loop of run\.steps"):
+        run.image("picture", lambda: np.zeros((2, 2, 3), np.uint8))
+
+
+def test_env_kwargs_reach_evaluation_and_policy(tmp_path):
+    """Without gravity a pendulum swings otherwise; the policy remembers where it was trained."""
+    plain = train(Config(out=tmp_path / "a"))
+    light = train(Config(out=tmp_path / "b", env_kwargs={"g": 0.0}))
+    assert light.env_kwargs == {"g": 0.0}
+    assert light.evaluate(1).mean != plain.evaluate(1).mean
+    again = composerl.load(tmp_path / "b")
+    assert again.evaluate(1).mean == light.evaluate(1).mean
+    with pytest.raises(ValueError, match=r"env_kwargs was {'g': 0.0} in .* and is {} now"):
+        Run(Config(out=tmp_path / "b", resume=True), name="toy")
+
+
+def test_spaces_are_those_of_the_environment(tmp_path):
+    run = Run(Config(out=tmp_path / "run"), name="toy")
+    torch.manual_seed(3)
+    drawn = torch.rand(2)
+    torch.manual_seed(3)
+    assert run.spaces == Spaces.of("Pendulum-v1")
+    assert torch.equal(torch.rand(2), drawn)
+
+
+def test_a_recipe_marks_what_may_change(tmp_path):
+    train(Config(out=tmp_path / "run", note="first"))
+    train(Config(out=tmp_path / "run", note="second", steps=8, resume=True))
+    assert "note: second" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_epochs_of_an_offline_recipe(tmp_path):
+    """1000 rows in batches of 96 are 11 steps a pass; resumed, a third pass goes on."""
+    small = {"dataset_size": 1000, "batch_size": 96, "hidden": (8,), "eval_episodes": 1,
+             "log_every": 1, "wandb": "disabled", "out": tmp_path / "run"}  # fmt: skip
+    composerl.train("iql_pendulum", epochs=2, **small)
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 23))
+    # The schedule spans the passes, not the recipe's 5000 steps: a cosine, after 11 of 22 halfway.
+    assert rows[11]["train/lr_actor_network"] == pytest.approx(0.5e-3)
+    composerl.train("iql_pendulum", epochs=3, resume=True, **small)
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 33
 
 
 def test_default_directory(tmp_path, monkeypatch):

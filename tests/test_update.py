@@ -12,6 +12,7 @@ from torchrl.objectives import SACLoss, SoftUpdate
 
 from composerl.envs.spaces import Spaces
 from composerl.modules import tanh_gaussian_actor, twin_q
+from composerl.optim import constant, lr_schedule, step
 from composerl.update import Update, cosine, linear
 
 BATCHES = [continuous_batch() + 0.1 * i for i in range(12)]
@@ -138,6 +139,25 @@ def test_rates_and_schedules_by_network():
     assert [m["lr"].item() for m in seen] == pytest.approx([1e-3] * 6)
     two = [cosine(4, 2)(n) for n in (0, 2, 4, 5, 6, 9)]
     assert two == pytest.approx([1, 0.5, 1, 0.5, 0, 0])
+
+
+def test_schedules_by_name():
+    """Factors after n updates, over a phase of 8 and one of 4."""
+    at = (0, 1, 2, 4, 6, 7, 8, 10, 11, 12, 99)
+    assert [lr_schedule("constant", 8, 4)(n) for n in at] == [1] * len(at)
+    assert [lr_schedule("linear", 8, 4)(n) for n in at] == [
+        1, 7 / 8, 6 / 8, 1 / 2, 2 / 8, 1 / 8, 1, 1 / 2, 1 / 4, 0, 0,
+    ]  # fmt: skip
+    assert [lr_schedule("step", 8, 4)(n) for n in at] == [
+        1, 1, 1 / 2, 1 / 4, 1 / 8, 1 / 8, 1, 1 / 4, 1 / 8, 1 / 8, 1 / 8,
+    ]  # fmt: skip
+    assert [lr_schedule("cosine", 8, 4)(n) for n in at] == [cosine(8, 4)(n) for n in at]
+    assert [lr_schedule("linear", 7)(n) for n in range(9)] == [linear(7)(n) for n in range(9)]
+    assert [step(8)(n) for n in at] == [lr_schedule("step", 8)(n) for n in at]
+    assert constant()(5) == 1
+    assert lr_schedule("cosine", 0, 4)(0) == 1
+    with pytest.raises(ValueError, match="one of constant, linear, cosine, step, got 'stairs'"):
+        lr_schedule("stairs", 3)
 
 
 def test_schedule_at_zero_freezes_only_its_network():

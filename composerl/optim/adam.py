@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 
 __all__ = ["FusedAdam", "adam_state"]
 
@@ -29,7 +29,9 @@ class FusedAdam(Adam):
                 raise ValueError(f"lr must be a number >= 0, got {group['lr']}")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:
+    def step(  # type: ignore[override] # never returns a loss, as it takes no closure
+        self, closure: Callable[[], float] | None = None
+    ) -> None:
         """One update of every parameter that has a gradient."""
         if closure is not None:
             raise ValueError("FusedAdam takes no closure")
@@ -59,7 +61,7 @@ class FusedAdam(Adam):
             )
 
 
-def adam_state(optimizer: Adam, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+def adam_state(optimizer: Optimizer, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
     """What Adam remembers of a parameter, made as torch.optim does if there is nothing yet."""
     state = optimizer.state[p]
     if not state:

@@ -111,7 +111,8 @@ class DynamicsFit:
             for p, w in zip(model.parameters(), weights, strict=True):
                 p.copy_(w)
         model.elites.copy_(best.argsort(stable=True)[: len(model.elites)])
-        found = {key: float(value) for key, value in torch.stack(steps).mean(0).items()}
+        means: Any = torch.stack(steps).mean(0)  # a TensorDict, like the steps
+        found = {key: float(value) for key, value in means.items()}
         found |= {"holdout_mse": float(best[model.elites].mean()), "epochs": float(epochs)}
         self.metrics = {f"model/{key}": value for key, value in found.items()}
         self.metrics["model/rows"] = float(len(train) + len(judge))
