@@ -167,6 +167,11 @@ class Run:
             return None
         return self._evaluate()
 
+    def play(self, actor: nn.Module | None = None) -> Evaluation:
+        """Evaluate an actor (by default that of :meth:`evaluate`) now; nothing is kept of it."""
+        # The same episodes for every seed of training: some starts are harder than others.
+        return self._policy(actor).evaluate(self.config.eval_episodes, EVALUATION_SEED)
+
     def image(self, name: str, draw: Callable[[], np.ndarray]) -> Path | None:
         """Save a picture, uint8 ``(height, width, 3)``, whenever an evaluation is due.
 
@@ -194,7 +199,7 @@ class Run:
             self._evaluate()
             self._in_step = True
         elif not self._trained:  # a finished run that is resumed only evaluates again
-            latest = describe(self.step, self._play())
+            latest = describe(self.step, self.play())
             say(f"evaluated again: {latest['return']:.1f} ± {latest['std']:.1f}")
         if self._in_step:  # the loop was left by `break`, or did not evaluate
             if self.step < self.total and self.score.stopped is None:
@@ -226,18 +231,15 @@ class Run:
 
     # ---- evaluation ----------------------------------------------------------------------
 
-    def _policy(self) -> Policy:
-        if self._actor is None:
+    def _policy(self, actor: nn.Module | None = None) -> Policy:
+        actor = actor or self._actor
+        if actor is None:
             raise RuntimeError("there is no policy yet: run.evaluate(actor) names the actor")
         kwargs = self.config.env_kwargs
-        return Policy(self._actor, self.config.env, evaluator=self._evaluator, env_kwargs=kwargs)
-
-    def _play(self) -> Evaluation:
-        # The same episodes for every seed of training: some starts are harder than others.
-        return self._policy().evaluate(self.config.eval_episodes, EVALUATION_SEED)
+        return Policy(actor, self.config.env, evaluator=self._evaluator, env_kwargs=kwargs)
 
     def _evaluate(self) -> Evaluation:
-        result = self._play()
+        result = self.play()
         self._row |= {
             "eval/return": result.mean,
             "eval/return_std": result.std,

@@ -4,8 +4,7 @@ SAC on a fixed dataset whose critics are pushed down at actions that the data do
 that the policy cannot profit from values nobody has ever seen.
 
 The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --actor-lr 1e-4
---tau 0.005 --alpha 5 --reward-scale 1 --normalize.
+--hidden 256 256 --lr 3e-4 --actor-lr 1e-4 --tau 0.005 --alpha 5 --reward-scale 1 --normalize.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from composerl import data, envs, losses, modules, optim
 from composerl.config import Count, NonNegative, OfflineConfig, Section, Whole, cli
 
 if TYPE_CHECKING:
@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 class Config(OfflineConfig):
     env: str = "Pendulum-v1"
     steps: Count = 3000
-
-    networks: ClassVar[Section]
     hidden: tuple[Count, ...] = (64, 64)
 
     algorithm: ClassVar[Section]
-    lr: NonNegative = 1e-3
-    """Learning rate of the critics and of the temperatures."""
     actor_lr: NonNegative = 1e-3
-    """Learning rate of the actor."""
+    """Learning rate of the actor; --lr is that of the critics and of the temperatures."""
     alpha: float = 1.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
     num_random: Count = 10
@@ -43,8 +39,7 @@ class Config(OfflineConfig):
     max_q_backup: bool = False
     """The target takes the best of several actions instead of one."""
     calibrated: bool = False
-    """Cal-QL: policy actions count at least as much as the data's Monte Carlo return (up to a time
-    limit, if one cuts episodes). Online steps do so in any case; this is for the offline ones."""
+    """Cal-QL: policy actions count at least the data's Monte Carlo return; online in any case."""
     entropy_backup: bool = False
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
@@ -54,28 +49,31 @@ class Config(OfflineConfig):
 
 
 def main(cfg: Config) -> Policy:
+    from torchrl.data import TensorDictReplayBuffer
+    from torchrl.envs import RewardScaling
+
     from composerl import Run, Update
-    from composerl.data import MixedBuffer, load_dataset
-    from composerl.losses import CQLLoss
-    from composerl.modules import tanh_gaussian_actor, twin_q
-    from composerl.optim import lr_schedule
 
     run = Run(cfg)
-    spaces = run.spaces.require_box("CQL")
-    offline = load_dataset(
-        cfg.dataset, cfg.env, batch_size=cfg.batch_size,
-        size=cfg.dataset_size, seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
-        mc_gamma=cfg.gamma,
-    )  # fmt: skip
-    steps = cfg.gradient_steps(len(offline))
-    buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
+    dataset = data.load_dataset(
+        cfg.dataset,
+        cfg.env,
+        size=cfg.dataset_size,
+        seed=cfg.dataset_seed,
+        reward_scale=cfg.reward_scale,
+        reward_shift=cfg.reward_shift,
+        env_kwargs=cfg.env_kwargs,
+        spaces=env,
+    )
+    steps = cfg.gradient_steps(len(dataset))
 
-    stats = offline.stats if cfg.normalize else False
-    actor = tanh_gaussian_actor(spaces, cfg.hidden, normalize=stats)
-    loss = CQLLoss(
+    stats = data.observation_stats(dataset) if cfg.normalize else False
+    actor = modules.tanh_gaussian_actor(env, cfg.hidden, normalize=stats)
+    loss = losses.CQLLoss(
         actor,
-        twin_q(spaces, cfg.hidden, normalize=stats),
+        modules.twin_q(env, cfg.hidden, normalize=stats),
         min_q_weight=cfg.alpha,
         num_random=cfg.num_random,
         temperature=cfg.temperature,
@@ -89,18 +87,30 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr={"actor_network": cfg.actor_lr, "default": cfg.lr},
-        schedule=lr_schedule(cfg.lr_schedule, steps, cfg.online_steps),
+        schedule=optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,
     )
 
-    run.track(update=update, buffer=buffer)
+    storage = data.DatasetStorage(dataset, mc_gamma=cfg.gamma, device=cfg.device)
+    offline = TensorDictReplayBuffer(storage=storage)
+    online = TensorDictReplayBuffer(
+        storage=data.PackedStorage(1_000_000, device=cfg.device),
+        transform=data.WholeEpisodes(cfg.gamma),
+    )
+    buffer = data.MixedReplayBuffer(
+        offline, online, offline_fraction=cfg.offline_fraction, batch_size=cfg.batch_size
+    )
+    collector = data.VectorCollector(env, actor, frames_per_batch=1, seed=cfg.seed)
+
+    run.track(update=update, buffer=buffer, collector=collector)
     for step in run.steps(steps + cfg.online_steps):
         loss.imitate = step <= cfg.bc_steps
         loss.calibrated = cfg.calibrated or step > steps
         if step > steps:
-            run.log(buffer.collect(actor))
+            buffer.extend(collector.next())
+            run.log(collector.metrics() | {"collect/steps": step - steps})
         run.log(update(buffer.sample()))
         run.evaluate(actor)
     return run.finish(actor)

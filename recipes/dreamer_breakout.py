@@ -14,22 +14,27 @@ from typing import Any, Literal
 from composerl.catalog import load_recipe
 from composerl.config import Count, NonNegative, Positive, Whole, cli
 
-GAME = {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 2500}
-
 catch = load_recipe("dreamer_catch")
 main = catch.main
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(catch.Config):
+class Config(catch.Config):  # type: ignore[name-defined]  # a recipe is loaded by its file
     env: str = "ALE/Breakout-v5"
-    env_kwargs: dict[str, Any] = field(default_factory=lambda: dict(GAME))
+    env_kwargs: dict[str, Any] = field(
+        default_factory=lambda: {
+            "size": 64,
+            "stack": 1,
+            "colour": True,
+            "life_loss": True,
+            "limit": 2500,
+        }
+    )
     steps: Count = 100_000
     eval_every: Count = 5000
     eval_episodes: Count = 5
     num_envs: Count = 1
     warmup: Whole = 500
-    buffer_size: Count = 100_000
     train_ratio: Positive = 64.0
     batch_size: Count = 8
     length: Count = 32

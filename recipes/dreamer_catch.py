@@ -10,63 +10,25 @@ scores 0.32, the best possible is 1). For Atari see dreamer_breakout.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from composerl.config import (
-    Count,
-    LRSchedule,
-    NonNegative,
-    Positive,
-    RunConfig,
-    Section,
-    Share,
-    Whole,
-    cli,
-)
+from composerl import data, envs, losses, modules, optim
+from composerl.config import Count, NonNegative, Section, Share, WorldModelConfig, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(WorldModelConfig):
     env: str = "composerl/Catch-v0"
     steps: Count = 20_000
     eval_every: Count = 2000
     eval_episodes: Count = 50
 
-    data: ClassVar[Section]
-    num_envs: Count = 16
-    """Environments stepped together."""
-    warmup: Whole = 2000
-    """Environment steps at the start that act at random and train nothing."""
-    buffer_size: Count = 100_000
-    """Records kept for replay."""
-    batch_size: Count = 16
-    """Sequences in a batch."""
-    length: Count = 16
-    """Records of a sequence; one more in front of them warms the memory up."""
-
-    networks: ClassVar[Section]
-    size: Literal["debug", "small", "medium"] = "debug"
-    """Of all networks; at 64 x 64 pixels 0.2, 1.6 and 3 million parameters."""
-
     algorithm: ClassVar[Section]
-    train_ratio: Positive = 32.0
-    """Records replayed for each environment step."""
-    lr: NonNegative = 5e-4
-    """Learning rate of actor and critic."""
-    model_lr: NonNegative = 3e-3
-    """Learning rate of the world model."""
-    lr_schedule: LRSchedule = "constant"
-    """How both fall over the run."""
-    max_grad_norm: Positive = 100.0
-    """Clip gradients to this global norm."""
-    tau: float = 0.02
-    """Share of the critic that enters its moving average at each update."""
-    gamma: Share = 1 - 1 / 333
-    """Discount."""
     horizon: Count = 10
     """Steps imagined from each replayed record."""
     lmbda: Share = 0.95
@@ -84,51 +46,54 @@ class Config(RunConfig):
 
 
 def main(cfg: Config) -> Policy:
+    from torchrl.data import TensorDictReplayBuffer
+
     from composerl import Run, Update
-    from composerl.analysis.pictures import open_loop
-    from composerl.bookkeeping.console import say
-    from composerl.data import RecordCollector, SequenceReplay
-    from composerl.envs import make_env
-    from composerl.losses import DreamerLoss
-    from composerl.modules import dreamer_actor, dreamer_critic
-    from composerl.optim import lr_schedule
+    from composerl.analysis import open_loop
 
     run = Run(cfg)
-    spaces = run.spaces.require_discrete("Dreamer")
-    actor = dreamer_actor(spaces, cfg.size)
-    loss = DreamerLoss(
-        actor.world_network, actor.actor_network, dreamer_critic(spaces, cfg.size),
-        horizon=cfg.horizon, lmbda=cfg.lmbda, gamma=cfg.gamma, entropy_coeff=cfg.entropy_coeff,
-        dynamics_scale=cfg.dynamics_scale, representation_scale=cfg.representation_scale,
-        free_nats=cfg.free_nats, replay_scale=cfg.replay_scale,
-    ).to(cfg.device)  # fmt: skip
+    env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
+    actor = modules.dreamer_actor(env, cfg.size)
+    loss = losses.DreamerLoss(
+        actor.world_network,
+        actor.actor_network,
+        modules.dreamer_critic(env, cfg.size),
+        horizon=cfg.horizon,
+        lmbda=cfg.lmbda,
+        gamma=cfg.gamma,
+        entropy_coeff=cfg.entropy_coeff,
+        dynamics_scale=cfg.dynamics_scale,
+        representation_scale=cfg.representation_scale,
+        free_nats=cfg.free_nats,
+        replay_scale=cfg.replay_scale,
+    ).to(cfg.device)
     start = max(cfg.warmup, (1 + cfg.length) * cfg.num_envs)
     updates_per_step = cfg.train_ratio / (cfg.batch_size * cfg.length)
-    schedule = lr_schedule(cfg.lr_schedule, int((cfg.steps - start) * updates_per_step))
     update = Update(
-        loss, lr={"world_network": cfg.model_lr, "default": cfg.lr},
-        schedule=schedule, tau=cfg.tau, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile,
-    )  # fmt: skip
-    buffer = SequenceReplay(
-        cfg.buffer_size, cfg.batch_size, cfg.length,
-        latents=actor.world_network.latent_types, device=cfg.device,
-    )  # fmt: skip
-    collector = RecordCollector(
-        make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs),
-        actor,
-        init_random_frames=cfg.warmup,
-        seed=cfg.seed,
+        loss,
+        lr={"world_network": cfg.model_lr, "default": cfg.lr},
+        schedule=optim.lr_schedule(cfg.lr_schedule, int((cfg.steps - start) * updates_per_step)),
+        tau=cfg.tau,
+        max_grad_norm=cfg.max_grad_norm,
+        compile=cfg.compile,
     )
-    say(f"{sum(p.numel() for p in loss.parameters()):,} parameters")
+    latents = data.Latents(actor.world_network.latent_types)
+    buffer = TensorDictReplayBuffer(
+        storage=data.PackedStorage(cfg.buffer_size),
+        sampler=data.SequenceSampler(cfg.length, cfg.num_envs),
+        transform=latents,
+        batch_size=cfg.batch_size,
+    )
+    collector = data.RecordCollector(env, actor, init_random_frames=cfg.warmup, seed=cfg.seed)
 
-    metrics = {}
+    metrics: Mapping[str, Any] = {}
     run.track(update=update, buffer=buffer, collector=collector)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
-        buffer.extend(collector.next())
+        buffer.extend(collector.next().reshape(-1))
         while update.updates < int((step - start) * updates_per_step):
-            batch = buffer.sample()
+            batch = buffer.sample().to(cfg.device)
             metrics = update(batch)
-            buffer.write_latents(batch)
+            latents.write(buffer, batch)
         run.log(metrics)
         run.log(collector.metrics() | {"buffer": len(buffer)})
         run.evaluate(actor)

@@ -14,70 +14,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from composerl.config import (
-    Count,
-    LRSchedule,
-    NonNegative,
-    Positive,
-    RunConfig,
-    Section,
-    Share,
-    Whole,
-    cli,
-)
+from composerl import data, envs, losses, modules, optim
+from composerl.config import Count, Section, ValueConfig, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RunConfig):
+class Config(ValueConfig):
     env: str = "CartPole-v1"
     steps: Count = 14_000
 
-    data: ClassVar[Section]
-    num_envs: Count = 8
-    """Environments stepped together."""
-    warmup: Whole = 400
-    """Environment steps at the start that act at random and train nothing."""
-    epsilon: Share = 0.05
-    """Share of random actions in the end."""
-    epsilon_steps: Count = 3000
-    """Environment steps over which that share falls, from 1."""
-    buffer_size: Count = 5000
-    """Transitions kept for replay; few, as long returns of old policies mislead."""
-    batch_size: Count = 64
-    """Transitions in a batch."""
-    n_step: Count = 10
-    """Steps of reward before the bootstrap."""
-    prioritized: bool = True
-    """Replay rows with large errors more often."""
-    exponents: tuple[float, float] = (0.6, 0.4)
-    """Of the priorities, and of the weights that make up for them."""
-
     networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (128, 128, 128)
-    """Widths of the state's layers and, last, of the head."""
-    layer_norm: bool = True
-    """LayerNorm in state layers and head: keeps CartPole from collapsing."""
-    dueling: bool = False
-    """Separate streams for the state's value and the actions' advantages."""
     embedding_dim: Count = 64
     """Cosines that describe a fraction."""
 
     algorithm: ClassVar[Section]
-    updates: Count = 4
-    """Updates for each step of all environments together."""
-    lr: NonNegative = 1e-3
-    """Learning rate."""
-    lr_schedule: LRSchedule = "linear"
-    """How it falls over the run; linearly to nearly 0, as the warm-up counts."""
-    gamma: Share = 0.99
-    """Discount."""
-    tau: float = 0.005
-    """Share of the network that enters its target at each update."""
-    average: Share = 0.996
-    """Share of the past in the average of networks that is evaluated and kept; 0: the last one."""
     num_quantiles: Count = 8
     """Fractions at which the network is trained, per transition."""
     num_target_quantiles: Count = 8
@@ -86,50 +39,64 @@ class Config(RunConfig):
     """Quantiles whose mean ranks the actions."""
     kappa: float = 1.0
     """Where the Huber loss turns linear."""
-    double: bool = False
-    """The online network chooses the target's action."""
-    max_grad_norm: Positive | None = None
-    """Clip gradients to this global norm."""
 
 
 def main(cfg: Config) -> Policy:
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+    from torchrl.data import RandomSampler, TensorDictReplayBuffer
+    from torchrl.envs import RewardClipping
 
     from composerl import Run, Update
-    from composerl.data import ReplayBuffer, VectorCollector
-    from composerl.envs import make_env
-    from composerl.losses import IQNLoss
-    from composerl.modules import iqn_network
-    from composerl.optim import linear, lr_schedule
 
     run = Run(cfg)
-    spaces = run.spaces.require_discrete("IQN")
-    actor = iqn_network(
-        spaces, cfg.hidden, embedding_dim=cfg.embedding_dim,
+    clipping = [RewardClipping(-1, 1)] if cfg.clip_rewards else []
+    env = envs.make_env(cfg.env, cfg.num_envs, transforms=clipping, **cfg.env_kwargs)
+    actor = modules.iqn_network(
+        env,
+        cfg.hidden,
+        embedding_dim=cfg.embedding_dim,
         num_acting_quantiles=cfg.num_acting_quantiles,
-        layer_norm=cfg.layer_norm, dueling=cfg.dueling,
-    )  # fmt: skip
-    loss = IQNLoss(
-        actor.value_network, num_quantiles=cfg.num_quantiles,
+        layer_norm=cfg.layer_norm,
+        dueling=cfg.dueling,
+    )
+    loss = losses.IQNLoss(
+        actor.value_network,
+        num_quantiles=cfg.num_quantiles,
         num_target_quantiles=cfg.num_target_quantiles,
         num_acting_quantiles=cfg.num_acting_quantiles,
-        double_dqn=cfg.double, kappa=cfg.kappa, gamma=cfg.gamma,
-    ).to(cfg.device)  # fmt: skip
-    schedule = lr_schedule(cfg.lr_schedule, cfg.steps // cfg.num_envs * cfg.updates)
-    update = Update(loss, lr=cfg.lr, schedule=schedule, tau=cfg.tau,
-                    max_grad_norm=cfg.max_grad_norm, compile=cfg.compile)  # fmt: skip
-    buffer = ReplayBuffer(cfg.buffer_size, cfg.batch_size, n_step=cfg.n_step, gamma=cfg.gamma,
-                          prioritized=cfg.prioritized, alpha=cfg.exponents[0],
-                          beta=cfg.exponents[1], device=cfg.device)  # fmt: skip
-    envs = make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
-    collector = VectorCollector(envs, actor, frames_per_batch=cfg.num_envs,
-                                init_random_frames=cfg.warmup, seed=cfg.seed)  # fmt: skip
+        double_dqn=cfg.double,
+        kappa=cfg.kappa,
+        gamma=cfg.gamma,
+    ).to(cfg.device)
+    update = Update(
+        loss,
+        lr=cfg.lr,
+        schedule=optim.lr_schedule(cfg.lr_schedule, cfg.steps // cfg.num_envs * cfg.updates),
+        tau=cfg.tau,
+        max_grad_norm=cfg.max_grad_norm,
+        compile=cfg.compile,
+    )
+
+    prioritized = data.PrioritizedSampler(cfg.buffer_size, *cfg.exponents)
+    buffer = TensorDictReplayBuffer(
+        storage=data.PackedStorage(cfg.buffer_size, device=cfg.device),
+        sampler=prioritized if cfg.prioritized else RandomSampler(),
+        sample_unit=data.NStep(cfg.n_step, cfg.gamma, cfg.num_envs),
+        batch_size=cfg.batch_size,
+    )
+    collector = data.VectorCollector(
+        env,
+        actor,
+        frames_per_batch=cfg.num_envs,
+        init_random_frames=cfg.warmup,
+        seed=cfg.seed,
+    )
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))
 
     run.track(update=update, buffer=buffer, collector=collector, average=average)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
-        actor.epsilon = linear(cfg.epsilon_steps, cfg.epsilon)(step)
-        buffer.extend(collector.next())
+        actor.epsilon = optim.linear(cfg.epsilon_steps, cfg.epsilon)(step)
+        buffer.extend(collector.next().reshape(-1))
         for _ in range(cfg.updates if step > cfg.warmup else 0):
             batch = buffer.sample()
             run.log(update(batch))

@@ -4,9 +4,8 @@ Learns from a fixed dataset without ever evaluating an action outside of it: V i
 of Q over the data's actions, by Gumbel regression; the policy imitates those that beat it.
 
 The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --tau 0.005
---loss-temperature 2 --beta 3 --normalize, and --reward-scale as composerl.data.return_scale
-gives it.
+--hidden 256 256 --lr 3e-4 --tau 0.005 --loss-temperature 2 --beta 3 --normalize, and
+--reward-scale as composerl.data.return_scale gives it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from composerl import data, envs, losses, modules, optim
 from composerl.config import Count, LRSchedule, OfflineConfig, Section, Whole, cli
 
 if TYPE_CHECKING:
@@ -51,28 +51,32 @@ class Config(OfflineConfig):
 
 
 def main(cfg: Config) -> Policy:
+    from torchrl.data import TensorDictReplayBuffer
+    from torchrl.envs import RewardScaling
+
     from composerl import Run, Update
-    from composerl.data import MixedBuffer, load_dataset
-    from composerl.losses import XQLLoss
-    from composerl.modules import gaussian_actor, twin_q, value
-    from composerl.optim import lr_schedule
 
     run = Run(cfg)
-    spaces = run.spaces.require_box("XQL")
-    offline = load_dataset(
-        cfg.dataset, cfg.env, batch_size=cfg.batch_size,
-        size=cfg.dataset_size, seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale, reward_shift=cfg.reward_shift, device=cfg.device,
-    )  # fmt: skip
-    steps = cfg.gradient_steps(len(offline))
-    buffer = MixedBuffer(offline, cfg.env, offline_fraction=cfg.offline_fraction, seed=cfg.seed)
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
+    dataset = data.load_dataset(
+        cfg.dataset,
+        cfg.env,
+        size=cfg.dataset_size,
+        seed=cfg.dataset_seed,
+        reward_scale=cfg.reward_scale,
+        reward_shift=cfg.reward_shift,
+        env_kwargs=cfg.env_kwargs,
+        spaces=env,
+    )
+    steps = cfg.gradient_steps(len(dataset))
 
-    stats = offline.stats if cfg.normalize else False
-    actor = gaussian_actor(spaces, cfg.hidden, normalize=stats)
-    loss = XQLLoss(
+    stats = data.observation_stats(dataset) if cfg.normalize else False
+    actor = modules.gaussian_actor(env, cfg.hidden, normalize=stats)
+    loss = losses.XQLLoss(
         actor,
-        twin_q(spaces, cfg.hidden, normalize=stats),
-        value(spaces, cfg.hidden, normalize=stats, layer_norm=cfg.layer_norm),
+        modules.twin_q(env, cfg.hidden, normalize=stats),
+        modules.value(env, cfg.hidden, normalize=stats, layer_norm=cfg.layer_norm),
         loss_temperature=cfg.loss_temperature,
         max_value_diff_exp=cfg.max_value_diff_exp,
         max_advantage_weight=cfg.max_advantage_weight,
@@ -86,16 +90,27 @@ def main(cfg: Config) -> Policy:
     update = Update(
         loss,
         lr=cfg.lr,
-        schedule={"actor_network": lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
+        schedule={"actor_network": optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
         compile=cfg.compile,
     )
 
-    run.track(update=update, buffer=buffer)
+    offline = TensorDictReplayBuffer(storage=data.DatasetStorage(dataset, device=cfg.device))
+    online = TensorDictReplayBuffer(
+        storage=data.PackedStorage(1_000_000, device=cfg.device),
+        transform=data.WholeEpisodes(),
+    )
+    buffer = data.MixedReplayBuffer(
+        offline, online, offline_fraction=cfg.offline_fraction, batch_size=cfg.batch_size
+    )
+    collector = data.VectorCollector(env, actor, frames_per_batch=1, seed=cfg.seed)
+
+    run.track(update=update, buffer=buffer, collector=collector)
     for step in run.steps(steps + cfg.online_steps):
         if step > steps:
-            run.log(buffer.collect(actor))
+            buffer.extend(collector.next())
+            run.log(collector.metrics() | {"collect/steps": step - steps})
         run.log(update(buffer.sample()))
         run.evaluate(actor)
     return run.finish(actor)

@@ -76,9 +76,7 @@ class TorchRLStage:
     def start(self, seed: int) -> TensorDictBase:
         """Begin an episode; returns what it shows."""
         self.env.set_seed(seed)
-        shown = self.env.reset()
-        self._keys = list(shown.keys(True, True))
-        return shown
+        return self.env.reset()
 
     def step(
         self, shown: TensorDictBase, action: Tensor | TensorDictBase
@@ -90,9 +88,7 @@ class TorchRLStage:
         data = self.env.step(data)
         result = data.get("next")
         over = any(result.get(key).any().item() for key in self.env.done_keys)
-        # Without what the policy wrote for this step, as when an episode starts.
-        following = step_mdp(data).select(*self._keys)
-        return following, result.get(self.env.reward_key).sum().item(), over
+        return step_mdp(data), result.get(self.env.reward_key).sum().item(), over
 
     def together(self, shown: Sequence[TensorDictBase]) -> TensorDictBase:
         """What several show, as the policy gets it."""
@@ -105,10 +101,10 @@ class TorchRLStage:
     def frame(self, shown: TensorDictBase) -> np.ndarray:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if "pixels" in shown:
-            return _picture(shown["pixels"].cpu().numpy())
+            return _picture(shown["pixels"].numpy())
         if getattr(self.env, "render_mode", None) == "rgb_array":
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown["observation"].cpu().numpy())
+        return _picture(shown["observation"].numpy())
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -156,9 +152,7 @@ def integers(action: Tensor, number: int) -> Tensor:
 
 
 def _picture(image: np.ndarray) -> np.ndarray:
-    """Channels first or last; of other than three channels the brightest; floats are 0 to 1."""
-    if image.dtype != np.uint8:
-        image = (image.clip(0, 1) * 255).round().astype(np.uint8)
+    """Channels first or last; of other than one or three channels the brightest."""
     if image.shape[-1] == 3 and image.shape[0] != 3:
         return np.ascontiguousarray(image)
     planes = image if len(image) == 3 else image.max(0, keepdims=True).repeat(3, 0)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
         may_change,
     )
     from composerl.config.flags import cli, option, parse
+    from composerl.config.online import (
+        OffPolicyConfig,
+        OnPolicyConfig,
+        ValueConfig,
+        WorldModelConfig,
+    )
     from composerl.config.settings import LRSchedule, OfflineConfig, RunConfig
     from composerl.config.text import config_from_yaml, config_to_dict, suggest
 

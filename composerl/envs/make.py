@@ -27,7 +27,7 @@ __all__ = ["make_env"]
 
 def make_env(
     env: str | Callable[..., gym.Env | EnvBase],
-    num_envs: int = 1,
+    num_envs: int | None = None,
     *,
     transforms: Transform | Iterable[Transform] = (),
     seed: int | None = None,
@@ -42,7 +42,8 @@ def make_env(
 
     Args:
         env: gymnasium id, or a function that makes a gymnasium or TorchRL environment.
-        num_envs: with more than one, a batch of environments stepped together in this process.
+        num_envs: so many environments, a batch of them, stepped together in this process; None
+            is one without a batch dimension.
         transforms: of TorchRL, applied in this order to the whole batch; copies of them are, so
             that several environments can be made with the same ones.
         seed: seed of the environment; None leaves it unseeded.
@@ -52,7 +53,7 @@ def make_env(
     No environment is opened but those that are stepped (TorchRL opens one more, for its specs,
     where it steps several of its own).
     """
-    if num_envs < 1:
+    if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
     ready = [open_gym(env, **kwargs)]  # tells of which kind they are
 
@@ -62,13 +63,13 @@ def make_env(
     base: EnvBase
     cast: list[Transform] = []
     if isinstance(ready[0], EnvBase):
-        base = make() if num_envs == 1 else SerialEnv(num_envs, make)
+        base = make() if num_envs is None else SerialEnv(num_envs, make)
     else:
         # TorchRL resets finished environments itself; gymnasium's default autoreset would hand
         # it one junk transition per episode.
         base = GymWrapper(
             make()
-            if num_envs == 1
+            if num_envs is None
             else SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED),
             device=device,
             categorical_action_encoding=True,

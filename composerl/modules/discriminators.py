@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +23,6 @@ class RunningNormalize(nn.Module):
     They are buffers, so that a checkpoint has them. Calling the module never changes them, and
     neither does :meth:`update` in evaluation mode. Before the first update nothing is changed.
     """
-
-    count: Tensor
-    mean: Tensor
-    variance: Tensor
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -56,10 +51,7 @@ class RunningNormalize(nn.Module):
 class _Pair(nn.Module):
     """Observation and action, each made of order 1, concatenated."""
 
-    middle: Tensor
-    half_range: Tensor
-
-    def __init__(self, spaces: Spaces, trunk: MLP, normalize: bool) -> None:
+    def __init__(self, spaces: Spaces, trunk: nn.Module, normalize: bool) -> None:
         super().__init__()
         self.normalize = RunningNormalize(spaces.obs_shape) if normalize else None
         self.trunk = trunk
@@ -72,8 +64,7 @@ class _Pair(nn.Module):
             self.register_buffer("half_range", torch.where(bounded, (high - low) / 2, 1.0))
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        first: Any = self.trunk[0]
-        observation = observation.to(first.weight.dtype)
+        observation = observation.to(self.trunk[0].weight.dtype)
         if self.normalize is not None:
             observation = self.normalize(observation)
         observation = observation.flatten(observation.ndim - self.obs_ndim)

@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from composerl.data.offline.buffer import OfflineBuffer
 
 from composerl.data import MixedBuffer, generate
-from composerl.data.offline.buffer import OfflineBuffer
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
 

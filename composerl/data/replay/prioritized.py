@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,23 @@ from torchrl.data.replay_buffers.samplers import prioritized as _torchrl
 
 __all__ = ["PrioritizedSampler"]
 
-_BLOCK = 128
+_SIZE = 128
 
 
-class _Blocks:
-    """A list of numbers and the reduction of each block of them: a tree of two levels.
+class _Groups:
+    """A list of numbers and the reduction of each group of them: a tree of two levels.
 
     It has the methods of TorchRL's segment trees that a sampler uses. Writing a number reduces
-    its block anew, so that no rounding error ever builds up, and everything is done for a whole
+    its group anew, so that no rounding error ever builds up, and everything is done for a whole
     batch in a few operations on small matrices: on a CPU as fast as seventeen levels of a tree.
     """
 
     neutral: float
 
     def __init__(self, capacity: int) -> None:
-        blocks = -(-capacity // _BLOCK)
-        self.leaves = torch.full((blocks, _BLOCK), self.neutral)
-        self.tops = torch.full((blocks,), self.neutral, dtype=torch.float64)
+        groups = math.ceil(capacity / _SIZE)
+        self.leaves = torch.full((groups, _SIZE), self.neutral)
+        self.tops = torch.full((groups,), self.neutral, dtype=torch.float64)
 
     def reduce(self, x: Tensor) -> Tensor:
         """Over the last dimension, in float64."""
@@ -41,19 +42,19 @@ class _Blocks:
     def __setitem__(self, index: Tensor | int, value: Tensor | float) -> None:
         index = torch.as_tensor(index).reshape(-1)
         self.leaves.view(-1)[index] = torch.as_tensor(value, dtype=torch.float32)
-        changed = index // _BLOCK
+        changed = index // _SIZE
         self.tops[changed] = self.reduce(self.leaves[changed])
 
     def query(self, start: int, stop: int) -> float:
         """The reduction of the numbers in [start, stop); TorchRL only asks from the start on."""
-        whole, rest = divmod(stop, _BLOCK)
+        whole, rest = divmod(stop, _SIZE)
         parts = [self.reduce(self.tops[:whole])] if whole else []
         if rest:
             parts.append(self.reduce(self.leaves[whole, :rest]))
         return self.reduce(torch.stack(parts)).item()
 
 
-class _SumBlocks(_Blocks):
+class _SumGroups(_Groups):
     neutral = 0.0
 
     def reduce(self, x: Tensor) -> Tensor:
@@ -63,15 +64,15 @@ class _SumBlocks(_Blocks):
         """For each mass the first index at which the running sum exceeds it."""
         mass = torch.as_tensor(mass, dtype=torch.float64)
         ends = self.tops.cumsum(0)
-        block = torch.searchsorted(ends, mass, right=True).clamp_max_(len(ends) - 1)
-        left = mass - (ends[block] - self.tops[block])
-        inside = self.leaves[block].cumsum(-1, dtype=torch.float64)
-        # A mass within rounding of its block's end belongs to the block's last number.
+        group = torch.searchsorted(ends, mass, right=True).clamp_max_(len(ends) - 1)
+        left = mass - (ends[group] - self.tops[group])
+        inside = self.leaves[group].cumsum(-1, dtype=torch.float64)
+        # A mass within rounding of its group's end belongs to the group's last number.
         offset = torch.searchsorted(inside, left.unsqueeze(-1), right=True).squeeze(-1)
-        return block * _BLOCK + offset.clamp_max_(_BLOCK - 1)
+        return group * _SIZE + offset.clamp_max_(_SIZE - 1)
 
 
-class _MinBlocks(_Blocks):
+class _MinGroups(_Groups):
     neutral = float("inf")
 
     def reduce(self, x: Tensor) -> Tensor:
@@ -104,12 +105,14 @@ class PrioritizedSampler(_TorchRLSampler):
         finally:
             logger.setLevel(level)
 
+    _max_priority: Any  # of TorchRL: the largest priority so far and its row, or None
+
     def _init(self) -> None:
         if _torchrl.SumSegmentTreeFp32 is not None:
             super()._init()
             return
-        self._sum_tree = _SumBlocks(self._max_capacity)
-        self._min_tree = _MinBlocks(self._max_capacity)
+        self._sum_tree = _SumGroups(self._max_capacity)
+        self._min_tree = _MinGroups(self._max_capacity)
         self._max_priority = None
 
     def state_dict(self) -> dict[str, Any]:
