@@ -26,7 +26,7 @@ from composerl.bookkeeping.checkpoint import (
 )
 from composerl.bookkeeping.console import ProgressBar, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator
-from composerl.bookkeeping.images import check_gif, film_episode, write_png
+from composerl.bookkeeping.images import film_episode, write_png
 from composerl.bookkeeping.interrupt import Interrupt
 from composerl.bookkeeping.machine import Clock, prepare, restore_rng, rng_state
 from composerl.bookkeeping.score import EPISODE_COLUMNS, Score, describe
@@ -73,8 +73,6 @@ class Run:
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
-        if config.video:
-            check_gif(Path("episode.gif"))
         prepare(config.seed, config.device, config.threads)
         self.step = 0
         self.total = 0

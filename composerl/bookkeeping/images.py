@@ -9,30 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 from PIL import Image
 
 from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Player, film_frames
 
-__all__ = ["check_gif", "film_episode", "write_gif", "write_png"]
+__all__ = ["film_episode", "write_gif", "write_png"]
 
 MAX_FRAMES = 500
 SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
 
 
-def check_gif(path: Path) -> None:
-    """Say early, before a policy plays, that a GIF cannot be written."""
+def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
+    """Play the first episode of ``policy.evaluate(seed=seed)`` and write it as a GIF."""
     if path.suffix.lower() != ".gif":
         raise ValueError(f"a video is an animated GIF, expected a name that ends in .gif: {path}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: there is no such directory")
-
-
-def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
-    """Play the first episode of ``policy.evaluate(seed=seed)`` and write it as a GIF."""
-    from gymnasium.error import DependencyNotInstalled
-
-    check_gif(path)
     with _no_screen():
         try:
             frames, fps = film_frames(policy, seed)
@@ -69,7 +63,6 @@ def write_png(path: Path, image: np.ndarray) -> Path:
 
 def write_gif(path: Path, frames: np.ndarray | Sequence[np.ndarray], fps: float = 30) -> Path:
     """Write frames, uint8 ``(height, width, 3)``, as an animated GIF of 160 to 320 pixels."""
-    check_gif(path)
     skip = max(1, round(fps / 25))  # browsers slow down what is faster than 50 frames a second
     images = []
     for frame in frames[::skip]:

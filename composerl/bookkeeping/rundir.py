@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
+from composerl import __version__
 from composerl._files import read_json, read_yaml, remove, write_json, write_text
 from composerl.config import RunConfig, config_to_dict, may_change
 
@@ -29,10 +30,11 @@ __all__ = [
     "resume_command",
     "run_id",
     "script",
+    "versions",
 ]
 
 LOCK = ".lock"
-PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb")
+PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
 
 
 def choose(config: RunConfig, name: str) -> Path:
@@ -147,16 +149,20 @@ def _metadata(name: str) -> dict[str, Any]:
         "command": [script(), *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {package: _version(package) for package in PACKAGES},
+        "versions": versions(),
         "git_commit": _git_commit(),
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def versions() -> dict[str, str | None]:
+    """What is installed of composerl and what it builds on; None for what is not."""
+    found: dict[str, str | None] = {"composerl": __version__}  # in a clone nothing is installed
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def _git_commit() -> str | None:

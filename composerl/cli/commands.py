@@ -14,23 +14,7 @@ from composerl.cli.recipes import recipes, run, split_run
 from composerl.cli.report import report
 from composerl.cli.sweep import split_sweep, sweep
 
-__all__ = [
-    "COMMANDS",
-    "WITH_FLAGS",
-    "compare",
-    "convert",
-    "doctor",
-    "evaluate",
-    "export",
-    "info",
-    "make",
-    "plot",
-    "predict",
-    "recipes",
-    "report",
-    "run",
-    "sweep",
-]
+__all__ = ["COMMANDS", "WITH_FLAGS"]
 
 COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "recipes": recipes,

@@ -7,6 +7,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from composerl.analysis.runs import PastRun, find_runs
+from composerl.cli.policies import print_json
 
 __all__ = ["compare", "final_scores"]
 
@@ -30,22 +31,12 @@ def compare(a: Positional[Path], b: Positional[Path], *, json: bool = False) -> 
     probability, low, high = probability_of_improvement(*scores)
     intervals = [bootstrap_interval(side) for side in scores]
     if json:
-        from composerl.cli.policies import print_json
-
-        keys = ("a", "b")
-        print_json(
-            {
-                "unit": unit,
-                "probability": probability,
-                "interval": [low, high],
-                **{
-                    key: {"path": str(path), "scores": side, "iqm": float(iqm(side)),
-                          "iqm_interval": [float(end) for end in interval]}
-                    for key, path, side, interval in zip(keys, (a, b), scores, intervals,
-                                                         strict=True)
-                },
-            }
-        )  # fmt: skip
+        named = {
+            key: {"path": str(path), "scores": side, "iqm": float(iqm(side)),
+                  "iqm_interval": [float(end) for end in ends]}
+            for key, path, side, ends in zip("ab", (a, b), scores, intervals, strict=True)
+        }  # fmt: skip
+        print_json({"unit": unit, "probability": probability, "interval": [low, high], **named})
         return
     from composerl.bookkeeping.console import print_table
 
@@ -62,10 +53,10 @@ def final_scores(first: list[PastRun], second: list[PastRun]) -> tuple[list[list
     envs = {run.env for run in (*first, *second)}
     if len(envs) != 1:
         raise ValueError(f"only runs of one environment compare, got {', '.join(map(str, envs))}")
-    finals = [[run.final() for run in side] for side in (first, second)]
-    if len(first) > 1 or len(second) > 1:
-        return [[float(final["return"]) for final in side] for side in finals], "runs"
-    return [_episodes(side[0]) for side in (first, second)], "episodes"
+    sides = (first, second)
+    if any(len(side) > 1 for side in sides):
+        return [[float(run.final()["return"]) for run in side] for side in sides], "runs"
+    return [_episodes(side[0]) for side in sides], "episodes"
 
 
 def _episodes(run: PastRun) -> list[float]:

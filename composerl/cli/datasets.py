@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from composerl.cli.policies import print_json
+
 if TYPE_CHECKING:
     from composerl.data import Dataset
 
@@ -29,8 +31,6 @@ def info(file: Positional[Path], *, env: str | None = None, json: bool = False) 
         dataset = validate(dataset, Spaces.of(env))
     summary = summarize(dataset)
     if json:
-        from composerl.cli.policies import print_json
-
         print_json(summary)
         return
     from composerl.bookkeeping.console import print_table

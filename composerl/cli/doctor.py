@@ -6,14 +6,10 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["doctor", "warnings_for"]
-
-PACKAGES = ("composerl", "torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors",
-            "wandb", "tyro")  # fmt: skip
 
 #: What each extra is for, and a module that shows whether it is there.
 EXTRAS = {
@@ -35,15 +31,16 @@ def doctor() -> None:
     from torchrl.data.replay_buffers.samplers import prioritized
 
     from composerl.bookkeeping.console import print_table
+    from composerl.bookkeeping.rundir import versions
     from composerl.catalog import recipes, recipes_directory
 
     extension = prioritized.SumSegmentTreeFp32 is not None
     devices = ["cpu", *(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
-    versions = {name: _version(name) for name in PACKAGES}
+    found = versions()
     rows = [
         ("python", f"{platform.python_version()}, {sys.executable}"),
-        *((name, found or "not installed") for name, found in versions.items()),
+        *((name, number or "not installed") for name, number in found.items()),
         ("TorchRL's C++ extension", "loaded" if extension else "not loaded"),
         ("devices", ", ".join(devices)),
         ("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores; recipes use --threads"),
@@ -56,7 +53,7 @@ def doctor() -> None:
         )
         rows.append((f"extra {extra}", state))
     print_table("composerl doctor", ("", "found"), rows, align="left")
-    for warning in warnings_for(versions, extension=extension):
+    for warning in warnings_for(found, extension=extension):
         print(f"warning: {warning}")
 
 
@@ -98,17 +95,6 @@ def warnings_for(
 def _numbers(text: str | None) -> tuple[int, ...]:
     parts = (text or "").partition("+")[0].split(".")
     return tuple(int(part) for part in parts if part.isdecimal())
-
-
-def _version(package: str) -> str | None:
-    if package == "composerl":
-        from composerl import __version__
-
-        return __version__
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _wandb() -> str:

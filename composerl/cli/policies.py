@@ -38,17 +38,13 @@ def evaluate(
     """
     from composerl.analysis.stats import bootstrap_interval, iqm, mean
 
-    if video is not None:
-        from composerl.bookkeeping.images import check_gif
-
-        check_gif(video)
     policy = _load(run, which)
-    result = policy.evaluate(episodes, seed)
-    intervals = {f.__name__: bootstrap_interval(result.returns, f) for f in (mean, iqm)}
-    if video is not None:
+    if video is not None:  # first: what cannot be drawn is told before all is played
         from composerl.bookkeeping.images import film_episode
 
         film_episode(policy, video, seed)
+    result = policy.evaluate(episodes, seed)
+    intervals = {f.__name__: bootstrap_interval(result.returns, f) for f in (mean, iqm)}
     if json:
         print_json(
             {
