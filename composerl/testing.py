@@ -74,9 +74,8 @@ def _keys(loss: LossModule, batch: TensorDict) -> None:
     for field in dataclasses.fields(loss._AcceptedKeys):
         if getattr(loss.tensor_keys, field.name) == "reward":
             # Transitions have the reward under "next", records of sequences beside the rest.
-            old, new = (("next", "reward"), ("next", "renamed"))
-            if "reward" in before:
-                old, new = "reward", "renamed"
+            beside = "reward" in before
+            old, new = (key if beside else ("next", key) for key in ("reward", "renamed"))
             loss.set_keys(**{field.name: "renamed"})
             moved = batch.clone().rename_key_(old, new)
             assert new in loss.in_keys, "set_keys must change in_keys"

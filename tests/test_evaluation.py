@@ -16,6 +16,7 @@ from torchrl.envs import (
     ObservationNorm,
     RewardScaling,
     StepCounter,
+    ToTensorImage,
     TransformedEnv,
 )
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -100,6 +101,15 @@ def test_more_episodes_than_environments(monkeypatch):
     check(result, by_hand(integers, policy.actor, 1, 7))
 
 
+def test_episodes_that_start_later_join_those_under_way(monkeypatch):
+    """Where what the policy has written to a step before is not yet to be found."""
+    monkeypatch.setattr("composerl.bookkeeping.evaluation.MAX_ENVS", 2)
+    actor = stock("one_hot")
+    result = Policy(actor, lambda: GymEnv("CartPole-v1")).evaluate(7, seed=1)
+    check(result, by_hand(GymEnv("CartPole-v1"), actor, 1, 7))
+    assert len(set(result.lengths)) > 1
+
+
 def test_all_that_an_environment_shows_reaches_a_policy():
     """Left and right in turn, by the number of the step."""
 
@@ -175,24 +185,29 @@ def test_a_batch_of_environments_is_refused():
         policy.evaluate(1)
 
 
-@pytest.mark.parametrize("inner", ["rendered", "pixels", "images"])
+@pytest.mark.parametrize("inner", ["rendered", "pixels", "floats", "images"])
 def test_films(inner):
     torch.manual_seed(0)
-    options = {
-        "rendered": {"render_mode": "rgb_array"},
-        "pixels": {"from_pixels": True, "pixels_only": False},
-    }
-    if inner == "images":
-        policy = Policy(Toy(size=32), lambda: make_env(CATCH))
-    else:
-        network = iqn_network(CARTPOLE, (8, 8))
-        policy = Policy(network, lambda: GymEnv("CartPole-v1", **options[inner]))
+    options = {"from_pixels": True, "pixels_only": False}
+    make, actor = (
+        {
+            "rendered": lambda: GymEnv("CartPole-v1", render_mode="rgb_array"),
+            "pixels": lambda: GymEnv("CartPole-v1", **options),
+            "floats": lambda: TransformedEnv(GymEnv("CartPole-v1", **options), ToTensorImage()),
+            "images": lambda: make_env(CATCH),
+        }[inner],
+        Toy(size=32) if inner == "images" else iqn_network(CARTPOLE, (8, 8)),
+    )
+    policy = Policy(actor, make)
     frames, fps = film_frames(policy, seed=1)
     (length,) = policy.evaluate(1, seed=1).lengths
     assert frames.shape == (length + 1, *((32, 32) if inner == "images" else (400, 600)), 3)
     assert frames.dtype == np.uint8
     assert fps >= 5
     assert not np.array_equal(frames[0], frames[-1])
+    if inner == "floats":
+        same = Policy(actor, lambda: GymEnv("CartPole-v1", **options))
+        np.testing.assert_array_equal(frames, film_frames(same, seed=1)[0])
 
 
 def test_what_gives_no_frames_says_so():

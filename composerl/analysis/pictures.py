@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from composerl.modules import WorldModel
+
 __all__ = ["open_loop"]
 
 
 @torch.no_grad()
-def open_loop(world: Any, records: TensorDictBase, *, shown: int = 5, rows: int = 4) -> np.ndarray:
+def open_loop(
+    world: WorldModel, records: TensorDictBase, *, shown: int = 5, rows: int = 4
+) -> np.ndarray:
     """A strip of what a world model expects to see, uint8 ``(height, width, 3)``.
 
     Time goes from left to right. Each sequence takes three lines: what happened, what the model
@@ -22,35 +24,22 @@ def open_loop(world: Any, records: TensorDictBase, *, shown: int = 5, rows: int 
     actions alone, with the likeliest latents.
 
     Args:
-        world: a :class:`~composerl.modules.WorldModel`.
+        world: what imagines.
         records: ``(batch, time)``, as a :class:`~composerl.data.SequenceReplay` samples them.
         shown: frames that the model sees; a white line above them says so.
         rows: how many of the sequences to draw.
     """
     records = records[:rows].to(world.gates.weight.device)
-    action, first = records["action"], records["first"]
-    images = world.image(records["observation"]).unflatten(0, records.shape)
+    first, images = records["first"], world.image(records["observation"])
     rows, time = records.shape
-    latent, age = world.initial(rows), torch.zeros(rows, dtype=torch.int64, device=action.device)
-    states, seen = [], []
-    for t in range(time):
-        age = torch.where(first[:, t], 0, age)
-        watched = world.observe(
-            images[:, t], action[:, t : t + 1], first[:, t : t + 1], latent, sample=False
-        ).latent
-        imagined = world.imagine(latent, action[:, t], sample=False)
-        sees = (age < shown).unsqueeze(1)
-        latent = type(latent)(
-            *(torch.where(sees, a.squeeze(1), b) for a, b in zip(watched, imagined, strict=True))
-        )
-        states.append(latent.features)
-        seen.append(sees)
-        age = age + 1
-    features = torch.stack(states, 1).flatten(0, 1)
-    model = world.decoder(features).clamp(0, 1).unflatten(0, (rows, time))
-    lines = torch.stack([images, model, (model - images + 1) / 2], 1)
+    step = torch.arange(time, device=first.device)
+    seen = step - torch.where(first, step, 0).cummax(1).values < shown
+    latent = world.observe(images, records["action"], first, sample=False, shown=seen).latent
+    model = world.decoder(latent.features.flatten(0, 1)).clamp(0, 1)
+    lines = torch.stack([images, model, (model - images + 1) / 2]).unflatten(1, (rows, time))
+    lines = lines.transpose(0, 1)
     # A pixel of white above what the model was shown, of black above what it imagined.
-    mark = torch.stack(seen, 1).to(lines.dtype).view(rows, 1, time, 1, 1, 1)
+    mark = seen.to(lines.dtype).view(rows, 1, time, 1, 1, 1)
     mark = mark.expand(rows, 3, time, lines.shape[3], 1, lines.shape[5])
     return _paper(torch.cat([mark, lines], 4))
 

@@ -76,7 +76,9 @@ class TorchRLStage:
     def start(self, seed: int) -> TensorDictBase:
         """Begin an episode; returns what it shows."""
         self.env.set_seed(seed)
-        return self.env.reset()
+        shown = self.env.reset()
+        self._keys = list(shown.keys(True, True))
+        return shown
 
     def step(
         self, shown: TensorDictBase, action: Tensor | TensorDictBase
@@ -88,7 +90,9 @@ class TorchRLStage:
         data = self.env.step(data)
         result = data.get("next")
         over = any(result.get(key).any().item() for key in self.env.done_keys)
-        return step_mdp(data), result.get(self.env.reward_key).sum().item(), over
+        # Without what the policy wrote for this step, as when an episode starts.
+        following = step_mdp(data).select(*self._keys)
+        return following, result.get(self.env.reward_key).sum().item(), over
 
     def together(self, shown: Sequence[TensorDictBase]) -> TensorDictBase:
         """What several show, as the policy gets it."""
@@ -101,10 +105,10 @@ class TorchRLStage:
     def frame(self, shown: TensorDictBase) -> np.ndarray:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if "pixels" in shown:
-            return _picture(shown["pixels"].numpy())
+            return _picture(shown["pixels"].cpu().numpy())
         if getattr(self.env, "render_mode", None) == "rgb_array":
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown["observation"].numpy())
+        return _picture(shown["observation"].cpu().numpy())
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -152,7 +156,9 @@ def integers(action: Tensor, number: int) -> Tensor:
 
 
 def _picture(image: np.ndarray) -> np.ndarray:
-    """Channels first or last; of other than one or three channels the brightest."""
+    """Channels first or last; of other than three channels the brightest; floats are 0 to 1."""
+    if image.dtype != np.uint8:
+        image = (image.clip(0, 1) * 255).round().astype(np.uint8)
     if image.shape[-1] == 3 and image.shape[0] != 3:
         return np.ascontiguousarray(image)
     planes = image if len(image) == 3 else image.max(0, keepdims=True).repeat(3, 0)

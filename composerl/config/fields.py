@@ -120,7 +120,7 @@ def docs(config_class: type) -> dict[str, str]:
     for base in reversed(config_class.__mro__[:-1]):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except OSError:  # typed into an interpreter: there is no source to read
+        except (OSError, TypeError):  # typed into an interpreter: there is no source to read
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for field, text in pairwise(body):

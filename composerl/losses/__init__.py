@@ -32,19 +32,18 @@ if TYPE_CHECKING:
         discriminator_loss,
         distance,
         expectile_loss,
-        gail_reward,
         gaussian_nll,
         gumbel_rescale_loss,
         quantile_huber_loss,
-        squashed_sample,
         xql_value_loss,
     )
     from composerl.losses.gail import GAILLoss
     from composerl.losses.iql import IQLLoss
     from composerl.losses.iqn import IQNLoss
     from composerl.losses.ppo import ClipPPOLoss
-    from composerl.losses.rewards import GAILReward
+    from composerl.losses.rewards import GAILReward, gail_reward
     from composerl.losses.sac import SACLoss
+    from composerl.losses.squashed import squashed_sample
     from composerl.losses.world_model import WorldModelLoss
     from composerl.losses.xql import XQLLoss
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential
+from torch import Tensor
 
 from composerl.losses.common import LeanLoss
-from composerl.losses.reading import action_log_prob, blank, distribution
+from composerl.losses.reading import action_log_prob, distribution
 
 __all__ = ["BCLoss"]
 
@@ -58,20 +59,9 @@ class BCLoss(LeanLoss):
         super().__init__(reduction)
         self.actor_network = actor_network
 
-    def _set_in_keys(self) -> None:
-        self._in_keys = [self.tensor_keys.action, *self.actor_network.in_keys]
+    def _reads(self) -> list[NestedKey]:
+        return [self.tensor_keys.action, *self.actor_network.in_keys]
 
-    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        self._set_in_keys()  # nothing is estimated, but the keys may have new names
-
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the likelihood of a batch."""
-        mask = self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
-        dist = distribution(self.actor_network, tensordict)
-        log_prob = action_log_prob(dist, tensordict, self.tensor_keys.action)
-        reduce, _ = self._reducer(tensordict, mask)
-        rows = tensordict.batch_size if self.reduction == "none" else []
-        return TensorDict({"loss_bc": reduce(-log_prob)}, rows)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        dist = distribution(self.actor_network, batch)
+        return {"loss_bc": -action_log_prob(dist, batch, self.tensor_keys.action)}

@@ -1,49 +1,57 @@
-"""What the losses share: networks held as plain submodules, read without TensorDict churn."""
+"""What the losses share: coefficients, keys, value estimators, and the way from rows to losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
-from torch import Tensor, nn
-from torchrl.data import Composite, TensorSpec
-from torchrl.objectives import LossModule, ValueEstimators
+from tensordict.nn import TensorDictModule, dispatch
+from torch import Tensor
+from torchrl.objectives import ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
-from composerl.losses.functional import DISTANCES
-from composerl.losses.reading import call_network, read
+from composerl.losses.arguments import check_number
+from composerl.losses.functional import DISTANCES, distance
+from composerl.losses.networks import PlainNetworks
+from composerl.losses.reading import blank, call_network, read, step_key
 
-__all__ = ["LeanLoss", "action_box", "check_number", "check_whole", "independent_copies"]
+__all__ = ["LeanLoss", "TransitionKeys"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class LeanLoss(LossModule):
-    """A LossModule whose networks are ordinary submodules.
+@dataclass
+class TransitionKeys:
+    """The keys of a loss of transitions."""
 
-    TorchRL swaps functional parameters into a stateless copy of each network at every call, which
-    costs 20 to 50 % of an update. Here ``loss.actor_network`` *is* the module that was passed in:
-    it is called directly and its parameters are optimised in place. What TorchRL code expects to
-    find still exists: ``<name>_params`` and ``target_<name>_params`` are views (TensorDicts of the
-    very same tensors; several critics under "0", "1", ... instead of stacked), so ``SoftUpdate``
-    and ``HardUpdate`` work unchanged. Move or cast a loss before an optimizer is built on it.
+    action: NestedKey = "action"
+    priority: NestedKey = "td_error"
+    priority_weight: NestedKey = "priority_weight"
+    reward: NestedKey = "reward"
+    done: NestedKey = "done"
+    terminated: NestedKey = "terminated"
 
-    Subclasses register networks by plain assignment, and call :meth:`_make_target` for those with
-    a target copy. ``parameters()`` lists the trained networks only.
+
+class LeanLoss(PlainNetworks):
+    """What the losses here share; see :class:`PlainNetworks` for how they hold their networks.
+
+    A subclass assigns its networks, makes buffers of its numbers by :meth:`coefficient`, lists
+    what it reads in :meth:`_reads`, and writes the equations in :meth:`_rows`, row by row: masks,
+    priorities and reductions are done here.
     """
 
     default_value_estimator = ValueEstimators.TD0
-    SUPPORTED_VALUE_ESTIMATORS = (
+    SUPPORTED_VALUE_ESTIMATORS: tuple[ValueEstimators, ...] = (
         ValueEstimators.TD0,
         ValueEstimators.TD1,
         ValueEstimators.TDLambda,
     )
-    _target_names: tuple[str, ...] = ()
 
     def __init__(self, reduction: str | None = None, loss_function: str = "l2") -> None:
         super().__init__()
@@ -56,61 +64,22 @@ class LeanLoss(LossModule):
         self.loss_function = loss_function
         self._in_keys: list[NestedKey] | None = None
 
-    # ---- networks and their targets ------------------------------------------------------
+    def coefficient(
+        self,
+        name: str,
+        value: float,
+        low: float = 0,
+        high: float = inf,
+        *,
+        ends: str = "()",
+        symbol: str = "",
+    ) -> None:
+        """Keep a number as a buffer, if it lies in the interval; ``symbol`` is what it is called.
 
-    def _make_target(self, name: str) -> None:
-        """Add ``target_<name>``, a copy of a network that no gradient reaches."""
-        target = deepcopy(getattr(self, name)).requires_grad_(False)
-        setattr(self, f"target_{name}", target)
-        self._target_names = (*self._target_names, name)
-        self._has_update_associated[name] = False
-
-    @property
-    def functional(self) -> bool:
-        """False: the networks hold their own parameters."""
-        return False
-
-    def reset_parameters_recursive(self) -> None:
-        """Initialise the networks anew, and their targets with them."""
-        for name, network in super().named_children():
-            # Parts before the whole, which may change what they did.
-            for module in () if name.startswith("target_") else [*network.modules()][::-1]:
-                if hasattr(module, "reset_parameters"):
-                    module.reset_parameters()
-        for name in self._target_names:
-            getattr(self, f"target_{name}").load_state_dict(getattr(self, name).state_dict())
-
-    def __getattr__(self, name: str) -> Any:
-        # What forward looks up comes first: this runs a dozen times per update.
-        for kind in ("_modules", "_buffers"):
-            found = self.__dict__.get(kind, {}).get(name)
-            if found is not None:
-                return found
-        if name.endswith("_params"):
-            module = self._modules.get(name.removesuffix("_params"))
-            if module is not None:
-                return TensorDict.from_module(module)
-        return super().__getattr__(name)
-
-    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
-        """The submodules, and the target views: TorchRL's updaters look for them here."""
-        yield from super().named_children()
-        for name in self._target_names:
-            yield f"target_{name}_params", getattr(self, f"target_{name}_params")
-
-    def children(self) -> Iterator[nn.Module]:
-        """The submodules alone, so that moves and casts touch each tensor once."""
-        for _, module in super().named_children():
-            yield module
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters of the trained networks; the target copies are left out."""
-        hidden = tuple(f"{prefix}{'.' * bool(prefix)}target_{name}." for name in self._target_names)
-        for name, parameter in nn.Module.named_parameters(self, prefix, recurse, remove_duplicate):
-            if not hidden or not name.startswith(hidden):
-                yield name, parameter
+        As a buffer it travels in the state dict and moves with the loss.
+        """
+        check_number(f"{name} ({symbol})" if symbol else name, value, low, high, ends=ends)
+        self.register_coeff_buffer(name, float(value))
 
     # ---- keys and the value estimator ----------------------------------------------------
 
@@ -118,12 +87,19 @@ class LeanLoss(LossModule):
     def in_keys(self) -> list[NestedKey]:
         """The entries that ``forward`` reads."""
         if self._in_keys is None:
-            self._set_in_keys()
+            self._in_keys = list(dict.fromkeys(self._reads()))
         return self._in_keys
 
     @in_keys.setter
     def in_keys(self, values: Sequence[NestedKey]) -> None:
         self._in_keys = list(values)
+
+    def _set_in_keys(self) -> None:
+        self._in_keys = None  # listed anew when they are asked for: keys have other names now
+
+    def _reads(self) -> list[NestedKey]:
+        """The entries that :meth:`_rows` reads; repetitions do not matter."""
+        raise NotImplementedError
 
     def make_value_estimator(
         self, value_type: ValueEstimators | None = None, **hyperparams: Any
@@ -149,18 +125,36 @@ class LeanLoss(LossModule):
         self._forward_value_estimator_keys()
         return self
 
+    def _transition_keys(
+        self,
+        now: Sequence[TensorDictModule],
+        later: Sequence[TensorDictModule],
+        columns: Sequence[str] = ("reward", "done", "terminated"),
+    ) -> list[NestedKey]:
+        """Action, columns of the next step, inputs of networks at s and of others at s'."""
+        keys = self.tensor_keys
+        following = [key for network in later for key in network.in_keys if key != keys.action]
+        return [
+            keys.action,
+            *(("next", getattr(keys, name)) for name in columns),
+            *(key for network in now for key in network.in_keys),
+            *map(step_key, following),
+        ]
+
     # ---- reading networks and batches ----------------------------------------------------
 
     @staticmethod
     def _value(
-        network: nn.Module, batch: TensorDictBase, key: NestedKey, *, next_step: bool = False
+        network: TensorDictModule, batch: TensorDictBase, key: NestedKey, **options: Any
     ) -> Tensor:
-        """Output ``key`` of a value-like network, its trailing singleton removed."""
-        out = call_network(network, batch, key, next_step=next_step)
-        if out is None or out.shape != (*batch.batch_size, 1):
-            shape = None if out is None else tuple(out.shape)
+        """Output ``key`` of a value-like network, its trailing singleton removed.
+
+        The options are those of :func:`~composerl.losses.reading.call_network`.
+        """
+        out, shape = call_network(network, batch, key, **options), (*batch.batch_size, 1)
+        if out.shape != shape:
             raise ValueError(
-                f"network output {key!r} must have shape {(*batch.batch_size, 1)}, got {shape}"
+                f"network output {key!r} must have shape {shape}, got {tuple(out.shape)}"
             )
         return out.squeeze(-1)
 
@@ -169,14 +163,50 @@ class LeanLoss(LossModule):
         keys = self.tensor_keys
         for key in (keys.reward, keys.done, keys.terminated):
             # The estimator would take a missing terminated for done, and stop at time limits.
-            column = read(batch, ("next", key))
-            if column.shape != (*batch.batch_size, 1):
-                raise ValueError(
-                    f"entry {('next', key)!r} must have shape {(*batch.batch_size, 1)}, "
-                    f"got {tuple(column.shape)}"
-                )
+            read(batch, ("next", key), (1,))
         target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
         return target.squeeze(-1)
+
+    def _critic_rows(self, q: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Distance of the critics ``(critics, batch)`` to their target, and the priority."""
+        rows = distance(q, target.expand_as(q), self.loss_function).sum(0)
+        return {"loss_qvalue": rows, "priority": (q.detach() - target).square_().amax(0)}
+
+    # ---- from rows to losses -------------------------------------------------------------
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Evaluate the losses on a batch; writes the priority into it if the loss has one."""
+        mask = self._mask(tensordict)
+        batch = tensordict if mask is None else blank(tensordict, mask)
+        rows = self._rows(batch, mask)
+        priority = rows.pop("priority", None)
+        if priority is not None:
+            priority = priority if mask is None else priority * mask
+            tensordict.set(self.tensor_keys.priority, priority)
+        return self._reduced(batch, mask, rows)
+
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        """The outputs before they are reduced, ``(batch,)`` each.
+
+        Those named ``loss_*`` are minimised; ``priority`` goes into the batch; the others are
+        metrics, which are averaged and detached; a metric may be one number for all rows. Rows
+        that ``mask`` leaves out are zero in the batch, and do not count.
+        """
+        raise NotImplementedError
+
+    def _reduced(
+        self, batch: TensorDictBase, mask: Tensor | None, rows: dict[str, Tensor]
+    ) -> TensorDict:
+        reduce, average = self._reducer(batch, mask)
+        shape = batch.batch_size if self.reduction == "none" else torch.Size([])
+        out = {}
+        for key, value in rows.items():
+            if key.startswith("loss_"):
+                out[key] = reduce(value)
+            else:
+                out[key] = average(value.detach()) if value.ndim else value.detach().expand(shape)
+        return TensorDict(out, shape)
 
     def _mask(self, batch: TensorDictBase) -> Tensor | None:
         """Which rows count, ``(batch,)``, if the batch says so."""
@@ -199,64 +229,3 @@ class LeanLoss(LossModule):
             partial(self._reduce_loss, tensordict=masked, weights=weights),
             partial(self._reduce_loss, tensordict=masked, reduction=metric),
         )
-
-
-def check_number(name: str, value: float, low: float, high: float, *, ends: str = "()") -> float:
-    """``value`` if it lies in the interval, else a ValueError; ``ends`` as in mathematics."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    above = number and (low <= value if ends[0] == "[" else low < value)
-    below = number and (value <= high if ends[1] == "]" else value < high)
-    if not (above and below):  # NaN fails every comparison and ends here too
-        raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
-    return value
-
-
-def check_whole(name: str, value: int, least: int) -> int:
-    """``value`` if it is an integer of at least ``least``, else a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return value
-
-
-def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds of the actions, from a spec or the actor's own."""
-    if spec is None:
-        spec = getattr(actor, "spec", None)
-    if isinstance(spec, Composite):
-        spec = spec["action"] if "action" in spec.keys() else None  # noqa: SIM118
-    space = getattr(spec, "space", None)
-    if not hasattr(space, "low") or not torch.isfinite(space.high - space.low).all():
-        raise ValueError(f"bounded actions are needed: pass a Bounded action_spec, got {spec}")
-    return space.low.clone(), space.high.clone()
-
-
-def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:
-    """``number`` networks: the given list, or one network and re-initialised copies of it.
-
-    Copies are initialised by PyTorch's defaults; pass a list to choose otherwise.
-
-    Raises:
-        ValueError: if a list of another length is given, or if a single network has parameters
-            that ``reset_parameters`` does not reach, so that its copies would stay identical.
-    """
-    if number < 1:
-        raise ValueError(f"num_qvalue_nets must be at least 1, got {number}")
-    if isinstance(network, (list, tuple, nn.ModuleList)):
-        if len({id(net) for net in network}) != len(network):
-            raise ValueError("the same critic is in the list twice: pass independent networks")
-        if len(network) != number:
-            raise ValueError(f"num_qvalue_nets={number} needs as many networks, got {len(network)}")
-        return nn.ModuleList(network)
-    copies = [network]
-    for _ in range(number - 1):
-        copy = deepcopy(network)
-        for module in copy.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-            elif any(True for _ in module.parameters(recurse=False)):
-                raise ValueError(
-                    f"{type(module).__name__} has no reset_parameters(), so its copies would be "
-                    f"identical: pass a list of {number} networks"
-                )
-        copies.append(copy)
-    return nn.ModuleList(copies)

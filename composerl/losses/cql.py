@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from typing import Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.common import check_number, check_whole
+from composerl.losses.arguments import check_whole
 from composerl.losses.functional import cql_penalty
-from composerl.losses.reading import blank, distribution, read
+from composerl.losses.reading import distribution, read
 from composerl.losses.sac import SACLoss
 
 __all__ = ["CQLLoss"]
@@ -81,7 +81,10 @@ class CQLLoss(SACLoss):
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
-    calibrated = False
+    log_volume: Tensor
+    temperature: Tensor
+    min_q_weight: Tensor
+    lagrange_thresh: Tensor
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class CQLLoss(SACLoss):
         loss_function: str = "l2",
         alpha_init: float = 1.0,
         fixed_alpha: bool = False,
-        target_entropy: str | float | None = "auto",
+        target_entropy: Literal["auto"] | float | None = "auto",
         action_spec: TensorSpec | None = None,
         temperature: float = 1.0,
         min_q_weight: float = 5.0,
@@ -105,10 +108,6 @@ class CQLLoss(SACLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        check_number("temperature", temperature, 0, inf)
-        check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
-        check_whole("num_random", num_random, 1)
-        check_number("lagrange_thresh", lagrange_thresh, 0, inf)
         super().__init__(
             actor_network,
             qvalue_network,
@@ -121,19 +120,18 @@ class CQLLoss(SACLoss):
             gamma=gamma,
             reduction=reduction,
         )
-        self.num_random = num_random
+        self.num_random = check_whole("num_random", num_random, 1)
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
         self.with_lagrange = with_lagrange
         self.calibrated = calibrated
         self.imitate = False
         self.register_buffer("log_volume", (self.high - self.low).log().sum())
-        self.register_buffer("temperature", torch.tensor(float(temperature)))
-        self.register_buffer("min_q_weight", torch.tensor(float(min_q_weight)))
-        self.register_buffer("lagrange_thresh", torch.tensor(float(lagrange_thresh)))
+        self.coefficient("temperature", temperature)
+        self.coefficient("min_q_weight", min_q_weight, ends="[)", symbol="alpha")
+        self.coefficient("lagrange_thresh", lagrange_thresh)
         if with_lagrange:
             self.log_alpha_prime = nn.Parameter(torch.zeros(()))
-        self._set_in_keys()  # once more: SAC has listed them before it was known if calibrated
 
     @property
     def out_keys(self) -> list[str]:
@@ -143,29 +141,22 @@ class CQLLoss(SACLoss):
         keys += ["loss_alpha_prime", "alpha_prime"] if self.with_lagrange else []
         return [*keys, "alpha", "entropy"]
 
-    def _set_in_keys(self) -> None:
-        super()._set_in_keys()
-        self._in_keys += [self.tensor_keys.mc_return] if self.calibrated else []
+    def _reads(self) -> list[NestedKey]:
+        return super()._reads() + ([self.tensor_keys.mc_return] if self.calibrated else [])
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the losses on a batch of transitions."""
-        keys, n = self.tensor_keys, self.num_random
-        given, mask = tensordict, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
-        data_action = self._data_action(tensordict)
-        dist = distribution(self.actor_network, tensordict)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        n = self.num_random
+        data_action = self._data_action(batch)
+        dist = distribution(self.actor_network, batch)
         new_action, log_prob = rsample_and_log_prob(dist)
         alpha = self.log_alpha.detach().exp()
 
         with torch.no_grad():
             policy_action, policy_log_prob = rsample_and_log_prob(dist, (n,))
-            next_dist = distribution(self.actor_network, tensordict, next_step=True)
+            next_dist = distribution(self.actor_network, batch, next_step=True)
             next_action, next_log_prob = rsample_and_log_prob(next_dist, (n + 1,))
-            target = self._target(
-                tensordict, self._next_value(tensordict, next_action, next_log_prob, alpha)
-            )
+            next_value = self._next_value(batch, next_action, next_log_prob, alpha)
+            target = self._target(batch, next_value)
             next_action, next_log_prob = next_action[:n], next_log_prob[:n]
             uniform = self.low + (self.high - self.low) * torch.rand_like(policy_action)
             actions = torch.cat([uniform, policy_action, next_action, data_action.unsqueeze(0)])
@@ -173,24 +164,24 @@ class CQLLoss(SACLoss):
                 [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
             )
 
-        q = torch.stack([self._q(net, tensordict, actions) for net in self.qvalue_network])
+        q = torch.stack([self._q(net, batch, actions) for net in self.qvalue_network])
         q_data = q[:, -1]
-        floor = read(tensordict, keys.mc_return).squeeze(-1) if self.calibrated else None
+        floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
-        out, constants = {}, {"alpha": alpha}
+        rows, constants = {}, {"alpha": alpha}
         if self.with_lagrange:
             alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
             excess = difference - self.lagrange_thresh
-            out["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
-            out["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
-            constants["alpha_prime"] = alpha_prime.detach()
+            rows["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
+            rows["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
+            constants["alpha_prime"] = alpha_prime
         else:
-            out["loss_cql"] = self.min_q_weight * difference.sum(0)
+            rows["loss_cql"] = self.min_q_weight * difference.sum(0)
 
-        gain = dist.log_prob(data_action) if self.imitate else self._gain(tensordict, new_action)
-        out["loss_actor"] = alpha * log_prob - gain
-        out["loss_qvalue"] = self._critic_loss(given, q_data, target, mask)
-        return self._outputs(tensordict, mask, out, log_prob, **constants)
+        gain = dist.log_prob(data_action) if self.imitate else self._gain(batch, new_action)
+        rows["loss_actor"] = alpha * log_prob - gain
+        rows |= self._critic_rows(q_data, target)
+        return rows | self._temperature_rows(log_prob) | constants
 
     def _next_value(
         self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor

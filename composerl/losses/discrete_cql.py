@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import Tensor
 
-from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.common import LeanLoss, TransitionKeys
 from composerl.losses.functional import distance
-from composerl.losses.reading import action_index, blank, call_network, read, step_key
+from composerl.losses.reading import action_index, call_network, read
 
 __all__ = ["DiscreteCQLLoss"]
 
@@ -45,16 +45,12 @@ class DiscreteCQLLoss(LeanLoss):
     """
 
     @dataclass
-    class _AcceptedKeys:
-        action: NestedKey = "action"
+    class _AcceptedKeys(TransitionKeys):
         action_value: NestedKey = "action_value"
-        priority: NestedKey = "td_error"
-        priority_weight: NestedKey = "priority_weight"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
 
     tensor_keys: _AcceptedKeys
+    temperature: Tensor
+    min_q_weight: Tensor
     default_keys = _AcceptedKeys
     out_keys = ["loss_qvalue", "loss_cql", "pred_value", "target_value"]  # noqa: RUF012
 
@@ -70,56 +66,35 @@ class DiscreteCQLLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction, loss_function)
-        check_number("temperature", temperature, 0, inf)
-        check_number("min_q_weight (alpha)", min_q_weight, 0, inf, ends="[)")
+        self.coefficient("temperature", temperature)
+        self.coefficient("min_q_weight", min_q_weight, ends="[)", symbol="alpha")
         self.value_network = value_network
         self._make_target("value_network")
         self.double_dqn = double_dqn
-        self.register_buffer("temperature", torch.tensor(float(temperature)))
-        self.register_buffer("min_q_weight", torch.tensor(float(min_q_weight)))
         self.make_value_estimator(gamma=gamma)
 
-    def _set_in_keys(self) -> None:
-        keys, inputs = self.tensor_keys, self.value_network.in_keys
-        columns = [("next", key) for key in (keys.reward, keys.done, keys.terminated)]
-        self._in_keys = [keys.action, *columns, *inputs, *map(step_key, inputs)]
+    def _reads(self) -> list[NestedKey]:
+        return self._transition_keys([self.value_network], [self.value_network])
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate both losses on a batch of transitions."""
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         keys = self.tensor_keys
-        given, mask = tensordict, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
+        out = keys.action_value
         with torch.no_grad():
-            next_target = call_network(
-                self.target_value_network, tensordict, keys.action_value, next_step=True
-            )
-            chooser = next_target
+            next_q = choosing = call_network(self.target_value_network, batch, out, next_step=True)
             if self.double_dqn:
-                chooser = call_network(
-                    self.value_network, tensordict, keys.action_value, next_step=True
-                )
-            best = chooser.argmax(-1, keepdim=True)
-            target = self._target(tensordict, next_target.gather(-1, best).squeeze(-1))
+                choosing = call_network(self.value_network, batch, out, next_step=True)
+            best = choosing.argmax(-1, keepdim=True)
+            target = self._target(batch, next_q.gather(-1, best).squeeze(-1))
 
-        q = call_network(self.value_network, tensordict, keys.action_value)
-        action = read(tensordict, keys.action)
-        index = action_index(action, q.shape[-1], tensordict.batch_size, keys.action)
+        q = call_network(self.value_network, batch, out)
+        action = read(batch, keys.action)
+        index = action_index(action, q.shape[-1], batch.batch_size, keys.action)
         q_data = q.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        loss_qvalue = distance(q_data, target, self.loss_function)
-        priority = (q_data.detach() - target).square()
-        given.set(keys.priority, priority if mask is None else priority * mask)
         soft_maximum = self.temperature * (q / self.temperature).logsumexp(-1)
-        loss_cql = self.min_q_weight * (soft_maximum - q_data)
-
-        reduce, average = self._reducer(tensordict, mask)
-        return TensorDict(
-            {
-                "loss_qvalue": reduce(loss_qvalue),
-                "loss_cql": reduce(loss_cql),
-                "pred_value": average(q_data.detach()),
-                "target_value": average(target),
-            },
-            tensordict.batch_size if self.reduction == "none" else [],
-        )
+        return {
+            "loss_qvalue": distance(q_data, target, self.loss_function),
+            "loss_cql": self.min_q_weight * (soft_maximum - q_data),
+            "priority": (q_data.detach() - target).square(),
+            "pred_value": q_data,
+            "target_value": target,
+        }

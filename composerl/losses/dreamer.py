@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import check_number, check_whole
-from composerl.losses.dreamer_math import (
-    lambda_return,
-    return_range,
-    two_hot_loss,
-    two_hot_mean,
-)
+from composerl.losses.arguments import check_whole
+from composerl.losses.dreamer_math import lambda_return, return_range, two_hot_loss, two_hot_mean
 from composerl.losses.world_model import WorldModelLoss, _Fit
 
 __all__ = ["DreamerLoss"]
@@ -85,6 +80,11 @@ class DreamerLoss(WorldModelLoss):
         *WorldModelLoss.out_keys, "loss_actor", "loss_value", "loss_replay",
         "entropy", "return", "value", "return_range",
     ]  # fmt: skip
+    lmbda: Tensor
+    entropy_coeff: Tensor
+    return_rate: Tensor
+    replay_scale: Tensor
+    return_range: Tensor
 
     def __init__(
         self,
@@ -108,19 +108,15 @@ class DreamerLoss(WorldModelLoss):
             world_network, context=context, gamma=gamma, dynamics_scale=dynamics_scale,
             representation_scale=representation_scale, free_nats=free_nats, reduction=reduction,
         )  # fmt: skip
-        check_whole("horizon", horizon, 1)
-        check_number("lmbda", lmbda, 0, 1, ends="[]")
-        check_number("return_rate", return_rate, 0, 1, ends="(]")
-        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
-        check_number("replay_scale", replay_scale, 0, inf, ends="[)")
         self.actor_network = actor_network
         self.value_network = value_network
         self._make_target("value_network")
-        self.horizon = horizon
-        numbers = {"lmbda": lmbda, "entropy_coeff": entropy_coeff, "return_rate": return_rate,
-                   "replay_scale": replay_scale, "return_range": 0.0}  # fmt: skip
-        for name, value in numbers.items():
-            self.register_buffer(name, torch.tensor(float(value)))
+        self.horizon = check_whole("horizon", horizon, 1)
+        self.coefficient("lmbda", lmbda, 0, 1, ends="[]")
+        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
+        self.coefficient("return_rate", return_rate, 0, 1, ends="(]")
+        self.coefficient("replay_scale", replay_scale, ends="[)")
+        self.register_buffer("return_range", torch.tensor(0.0))
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -152,13 +148,13 @@ class DreamerLoss(WorldModelLoss):
         fit.rows["loss_actor"] = actor.mean(0).view(shape)
         fit.rows["loss_value"] = (weight * (critic + regularizer)).mean(0).view(shape)
         fit.rows["loss_replay"] = self.replay_scale * replayed
-        fit.metrics["entropy"] = entropy.mean(0).view(shape)
-        fit.metrics["return"] = returns.mean(0).view(shape)
-        fit.metrics["value"] = value.mean(0).view(shape)
-        fit.metrics["return_range"] = self.return_range.expand(shape)
-        return self._reduce(fit)
+        fit.rows["entropy"] = entropy.mean(0).view(shape)
+        fit.rows["return"] = returns.mean(0).view(shape)
+        fit.rows["value"] = value.mean(0).view(shape)
+        fit.rows["return_range"] = self.return_range.expand(shape)
+        return self._reduced(fit.batch, fit.mask, fit.rows)
 
-    def _imagine(self, latent: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def _imagine(self, latent: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Features ``(H + 1, n, f)``, log-probabilities ``(H, n, actions)``, actions ``(H, n)``.
 
         Only the actor's outputs carry gradients: REINFORCE needs none through the model.
@@ -170,7 +166,7 @@ class DreamerLoss(WorldModelLoss):
             with torch.no_grad():
                 # By the inverse of the cumulated probabilities, which may round to less than 1.
                 drawn = torch.rand_like(log_prob[:, :1])
-                action = (log_prob.exp().cumsum(-1) < drawn).sum(-1)
+                action = torch.searchsorted(log_prob.exp().cumsum(-1), drawn).squeeze(-1)
                 action = action.clamp_max(log_prob.shape[-1] - 1)
                 latent = self.world_network.imagine(latent, action)
             features.append(latent.features)

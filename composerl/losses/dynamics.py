@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torch import Tensor
 
-from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.arguments import check_number
+from composerl.losses.common import LeanLoss
 from composerl.losses.functional import gaussian_nll
-from composerl.losses.reading import blank, read, step_key
+from composerl.losses.reading import evaluate, read, step_key
 
 __all__ = ["DynamicsLoss"]
 
@@ -83,6 +84,7 @@ class DynamicsLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
+    bounds_weight: Tensor
 
     def __init__(
         self,
@@ -93,10 +95,9 @@ class DynamicsLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
-        check_number("bounds_weight", bounds_weight, 0, inf, ends="[)")
         self.dynamics_network = dynamics_network
         self.per_member = per_member
-        self.register_buffer("bounds_weight", torch.tensor(float(bounds_weight)))
+        self.coefficient("bounds_weight", bounds_weight, ends="[)")
 
     @property
     def model(self) -> Any:
@@ -109,47 +110,41 @@ class DynamicsLoss(LeanLoss):
         head = ["loss_terminated"] if self.model.terminates else []
         return ["loss_dynamics", "loss_bounds", *head, "mse"]
 
-    def _set_in_keys(self) -> None:
+    def _reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         head = [step_key(keys.terminated)] if self.model.terminates else []
-        self._in_keys = [
+        return [
             keys.observation, keys.action,
             step_key(keys.observation), step_key(keys.reward), *head,
         ]  # fmt: skip
 
-    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
-        self._set_in_keys()
-
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the losses on a batch of transitions."""
-        shape, model = tensordict.batch_size, self.model
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        shape, model, keys = batch.batch_size, self.model, self.tensor_keys
         if self.per_member and (len(shape) < 2 or shape[0] != model.members):
             raise ValueError(
                 f"with per_member the batch has shape ({model.members}, rows...), "
                 f"got {tuple(shape)}"
             )
-        mask = self._mask(tensordict)
-        batch = tensordict if mask is None else blank(tensordict, mask)
-        mean, log_var, logit = self._predict(batch)
-        target = self._change_and_reward(batch)
+        names = (keys.observation, keys.action)
+        inputs = [self._column(batch, name) for name in names]
+        mean, log_var, logit = evaluate(model.predict, names, inputs)
+        following, reward = (
+            self._column(batch, step_key(name)) for name in (keys.observation, keys.reward)
+        )
+        target = torch.cat([following - inputs[0], reward], -1)
 
         nll = gaussian_nll(target - mean, log_var).mean(-1)
-        out = {"loss_dynamics": self._rows(nll, shape)}
         spread = self.bounds_weight * (model.max_log_var - model.min_log_var).sum()
-        out["loss_bounds"] = spread.expand(shape)
+        rows = {"loss_dynamics": self._members(nll, shape), "loss_bounds": spread.expand(shape)}
         if logit is not None:
-            ended = self._column(batch, step_key(self.tensor_keys.terminated)).squeeze(-1)
+            ended = self._column(batch, step_key(keys.terminated)).squeeze(-1)
             cross_entropy = F.binary_cross_entropy_with_logits(
                 logit, ended.to(logit.dtype).expand_as(logit), reduction="none"
             )
-            out["loss_terminated"] = self._rows(cross_entropy, shape)
-
-        reduce, average = self._reducer(batch, mask)
-        losses = {key: reduce(value) for key, value in out.items()}
+            rows["loss_terminated"] = self._members(cross_entropy, shape)
         error = self._squared_error(target, mean.detach()).mean(-1)
-        losses["mse"] = average(self._rows(error, shape) / model.members)
-        return TensorDict(losses, shape if self.reduction == "none" else [])
+        rows["mse"] = self._members(error, shape) / model.members
+        return rows
 
     @torch.no_grad()
     def holdout_mse(self, tensordict: TensorDictBase) -> Tensor:
@@ -157,12 +152,12 @@ class DynamicsLoss(LeanLoss):
 
         In units of the targets' variance: 1 is no better than guessing their mean.
         """
-        total = 0.0
+        sums = []
         for rows in tensordict.reshape(-1).split(CHUNK):
             observation, action, target = self.columns(rows)
             mean, _, _ = self.model.predict(observation, action)
-            total = total + self._squared_error(target, mean).sum((1, 2))
-        return total / (tensordict.numel() * mean.shape[-1])
+            sums.append(self._squared_error(target, mean).sum((1, 2)))
+        return sum(sums, torch.zeros(())) / (tensordict.numel() * mean.shape[-1])
 
     def columns(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor]:
         """Observation, action and target (change and reward side by side) of these rows."""
@@ -199,27 +194,10 @@ class DynamicsLoss(LeanLoss):
         lead = (self.model.members,) if self.per_member else ()
         return value.reshape(*lead, -1, *value.shape[batch.ndim :])
 
-    def _change_and_reward(self, batch: TensorDictBase) -> Tensor:
-        keys = self.tensor_keys
-        following = self._column(batch, step_key(keys.observation))
-        reward = self._column(batch, step_key(keys.reward))
-        return torch.cat([following - self._column(batch, keys.observation), reward], -1)
-
     def _squared_error(self, target: Tensor, mean: Tensor) -> Tensor:
         return ((target - mean) / self.model.target_std).square()
 
-    def _predict(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Tensor | None]:
-        names = self.tensor_keys.observation, self.tensor_keys.action
-        inputs = [self._column(batch, name) for name in names]
-        try:
-            return self.model.predict(*inputs)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            shapes = {name: tuple(x.shape) for name, x in zip(names, inputs, strict=True)}
-            raise ValueError(f"the model fails on inputs of shape {shapes}: {error}") from error
-
-    def _rows(self, value: Tensor, shape: torch.Size) -> Tensor:
+    def _members(self, value: Tensor, shape: torch.Size) -> Tensor:
         """``(members, rows)`` in the batch's shape, so that a mean is the sum of the members'."""
         if self.per_member:
             return (value * self.model.members).reshape(shape)

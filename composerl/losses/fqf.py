@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import check_number
 from composerl.losses.functional import quantile_huber_loss
 from composerl.losses.quantile import QuantileLoss, pick
-from composerl.losses.reading import blank
 
 __all__ = ["FQFLoss"]
 
@@ -84,6 +81,8 @@ class FQFLoss(QuantileLoss):
         "loss_qvalue", "loss_fraction", "pred_value", "target_value", "td_error",
         "fraction_entropy",
     ]  # fmt: skip
+    entropy_coeff: Tensor
+    fraction_network: Any  # returns three tensors, which no type of torch's says
 
     def __init__(
         self,
@@ -97,50 +96,36 @@ class FQFLoss(QuantileLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(value_network, reduction)
-        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
-        check_number("kappa", kappa, 0, inf)
+        super().__init__(value_network, double_dqn, kappa, reduction)
         self.fraction_network = fraction_network
         self.reuse_fractions = reuse_fractions
-        self.double_dqn = double_dqn
-        self.register_buffer("entropy_coeff", torch.tensor(float(entropy_coeff)))
-        self.register_buffer("kappa", torch.tensor(float(kappa)))
+        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
         self.make_value_estimator(gamma=gamma)
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate both losses on a batch of transitions."""
-        given, mask = tensordict, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
-        features = self._features(self.value_network, tensordict)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        features = self._features(self.value_network, batch)
         # The fraction loss must reach nothing but its own network, whatever that one does.
         taus, tau_hats, entropy = self.fraction_network(features.detach())
         tau_hats = tau_hats.detach()
         quantiles = self.value_network.quantiles(features, tau_hats)
-        action = self._action(tensordict, quantiles.shape[-2])
+        action = self._action(batch, quantiles.shape[-2])
         current = pick(quantiles, action)
         inner = taus[..., 1:-1]
         with torch.no_grad():
             shares = taus.diff(dim=-1)
-            next_quantiles, next_shares = self._next(tensordict, taus, tau_hats)
-            target = self._bootstrap(tensordict, next_quantiles)
+            next_quantiles, next_shares = self._next(batch, taus, tau_hats)
+            target = self._bootstrap(batch, next_quantiles)
             at_taus = pick(self.value_network.quantiles(features, inner), action)
             gradient = (at_taus - current[..., :-1]).abs() - (at_taus - current[..., 1:]).abs()
+            errors = self._errors((shares * current).sum(-1), (next_shares * target).sum(-1))
 
         loss_fraction = (gradient * inner).sum(-1) - self.entropy_coeff * entropy
-        return self._finish(
-            given,
-            tensordict,
-            mask,
-            {
-                "loss_qvalue": quantile_huber_loss(current, target, tau_hats, self.kappa),
-                "loss_fraction": loss_fraction,
-            },
-            pred_value=(shares * current.detach()).sum(-1),
-            target_value=(next_shares * target).sum(-1),
-            fraction_entropy=entropy.detach(),
-        )
+        return {
+            "loss_qvalue": quantile_huber_loss(current, target, tau_hats, self.kappa),
+            "loss_fraction": loss_fraction,
+            **errors,
+            "fraction_entropy": entropy,
+        }
 
     def _next(self, batch: TensorDictBase, taus: Tensor, tau_hats: Tensor) -> tuple[Tensor, Tensor]:
         """Quantiles of the best next action and the shares they stand for, ``(batch, N)``."""

@@ -7,8 +7,9 @@ plus bookkeeping.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,25 +22,19 @@ __all__ = [
     "discriminator_loss",
     "distance",
     "expectile_loss",
-    "gail_reward",
     "gaussian_nll",
     "gumbel_rescale_loss",
     "quantile_huber_loss",
-    "squashed_sample",
     "xql_value_loss",
 ]
 
-_DISTANCES = {
+_DISTANCES: dict[str, Callable[..., Tensor]] = {
     "l2": F.mse_loss,
     "l1": F.l1_loss,
     "smooth_l1": F.smooth_l1_loss,
     "huber": partial(F.huber_loss, delta=20.0),
 }
 DISTANCES = tuple(_DISTANCES)
-GAIL_REWARDS = ("softplus", "log_d", "airl")
-
-#: Per dimension, what the log-density of a squashed Gaussian loses whatever is drawn.
-_SQUASHED = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
 
 
 def expectile_loss(diff: Tensor, expectile: float | Tensor) -> Tensor:
@@ -141,7 +136,8 @@ def clipped_objective(ratio: Tensor, advantage: Tensor, clip_epsilon: float | Te
         clip_epsilon: larger allows longer steps.
     """
     advantage = advantage.detach()
-    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
+    step: Any = clip_epsilon  # clamp takes numbers or tensors, its signature no union of them
+    clipped = ratio.clamp(1 - step, 1 + step)
     return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
@@ -189,23 +185,6 @@ def discriminator_loss(logits: Tensor, label: float | Tensor) -> Tensor:
         label: :math:`y`, 1 for the expert's rows and 0 for the policy's.
     """
     return F.softplus(logits) - label * logits
-
-
-def gail_reward(logits: Tensor, kind: str = "softplus") -> Tensor:
-    r"""What the policy is paid for looking like the expert, from the discriminator's logits.
-
-    With D the probability that a pair is the expert's:
-
-    - ``softplus``: :math:`-\log(1 - D)`. Never negative, so that staying alive is paid for;
-    - ``log_d``: :math:`\log D`. Never positive, so that ending early is paid for;
-    - ``airl``: the logits, :math:`\log D - \log(1 - D)`, of both signs (Fu et al. 2018,
-      https://arxiv.org/abs/1710.11248).
-    """
-    if kind not in GAIL_REWARDS:
-        raise ValueError(f"the reward must be one of {GAIL_REWARDS}, got {kind!r}")
-    if kind == "airl":
-        return logits
-    return F.softplus(logits) if kind == "softplus" else -F.softplus(-logits)
 
 
 def gaussian_nll(error: Tensor, log_var: Tensor) -> Tensor:
@@ -264,27 +243,3 @@ def distance(prediction: Tensor, target: Tensor, name: str) -> Tensor:
     if name not in _DISTANCES:
         raise ValueError(f"the distance must be one of {DISTANCES}, got {name!r}")
     return _DISTANCES[name](prediction, target, reduction="none")
-
-
-def squashed_sample(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    r"""A reparametrised sample of a tanh-squashed Gaussian, and its log-probability.
-
-    :math:`a = m + h \tanh u` with :math:`u \sim N(loc, scale)`, middle m and half range h of the
-    box: :math:`\log p(a) = \sum \log N(u) - \log h - \log(1 - \tanh^2 u)`, with the last logarithm
-    as :math:`2 (\log 2 - u - softplus(-2u))`, which stays finite where tanh is 1 to rounding. The
-    same as TorchRL's ``TanhNormal``, at a third of its cost.
-
-    Args:
-        loc: ``(batch, action)``. Gradients flow through it.
-        scale: standard deviation, same shape. Gradients flow through it.
-        low: bounds of the actions, ``(action,)``.
-        high: see ``low``.
-
-    Returns: actions ``(batch, action)`` and log-probabilities ``(batch,)``.
-    """
-    noise = torch.randn_like(loc)
-    u = torch.addcmul(loc, scale, noise)
-    half = 0.5 * (high - low)
-    constant = half.log().sum() + half.numel() * _SQUASHED
-    rows = 2 * (u + F.softplus(-2 * u)) - scale.log() - 0.5 * noise.square()
-    return torch.addcmul(low + half, half, u.tanh()), rows.sum(-1) - constant

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,8 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
 from torch import Tensor
 
-from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.arguments import check_whole
+from composerl.losses.common import LeanLoss
 from composerl.losses.functional import discriminator_loss
 from composerl.losses.reading import action_index, read
 
@@ -92,6 +92,9 @@ class GAILLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
+    gp_lambda: Tensor
+    entropy_coeff: Tensor
+    label_smoothing: Tensor
     out_keys = [  # noqa: RUF012
         "loss_discriminator", "accuracy_expert", "accuracy_policy", "logits_expert",
         "logits_policy", "entropy",
@@ -108,33 +111,25 @@ class GAILLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
-        check_number("gp_lambda", gp_lambda, 0, inf, ends="[)")
-        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
-        check_number("label_smoothing", label_smoothing, 0, 0.5, ends="[)")
-        if num_actions is not None and (not isinstance(num_actions, int) or num_actions < 2):
-            raise ValueError(f"num_actions must be an integer of at least 2, got {num_actions!r}")
+        self.coefficient("gp_lambda", gp_lambda, ends="[)")
+        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
+        self.coefficient("label_smoothing", label_smoothing, 0, 0.5, ends="[)")
         if len(discriminator_network.in_keys) != 2:
             raise ValueError(
                 "discriminator_network must read two entries, observation and action, "
                 f"got in_keys {discriminator_network.in_keys}"
             )
         self.discriminator_network = discriminator_network
-        self.num_actions = num_actions
+        self.num_actions = (
+            None if num_actions is None else check_whole("num_actions", num_actions, 2)
+        )
         self.penalised = gp_lambda > 0
         if self.penalised:
             self.out_keys = [*self.out_keys, "loss_gradient_penalty"]
-        self.register_buffer("gp_lambda", torch.tensor(float(gp_lambda)))
-        self.register_buffer("entropy_coeff", torch.tensor(float(entropy_coeff)))
-        self.register_buffer("label_smoothing", torch.tensor(float(label_smoothing)))
 
-    def _set_in_keys(self) -> None:
+    def _reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
-        self._in_keys = [
-            keys.observation, keys.action, keys.expert_observation, keys.expert_action
-        ]  # fmt: skip
-
-    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        self._set_in_keys()  # nothing is estimated, but the keys may have new names
+        return [keys.observation, keys.action, keys.expert_observation, keys.expert_action]
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -153,34 +148,35 @@ class GAILLoss(LeanLoss):
         logits = self._logits(torch.cat([obs, expert_obs]), torch.cat([action, expert_action]))
         label = torch.zeros_like(logits)
         label[len(obs) :] = 1
-        loss, entropy = self._rows(logits, label)
+        # of a coin that shows "expert" with probability sigmoid(logits)
+        entropy = F.softplus(logits) - logits * logits.sigmoid()
+        smooth = label.lerp(1 - label, self.label_smoothing)
+        loss = discriminator_loss(logits, smooth) - self.entropy_coeff * entropy
         right = ((logits > 0) == (label > 0)).to(logits.dtype)
 
         def split(x: Tensor) -> tuple[Tensor, Tensor]:
             return x[: len(obs)].reshape(policy.batch_size), x[len(obs) :].reshape(rows)
-
-        reduce, average = self._reducer(policy, mask)
-        average_expert = average
-        if not paired:
-            average_expert = torch.mean if self.reduction != "none" else torch.clone
 
         def halves(x: Tensor) -> Tensor:
             mine, theirs = split(x)
             return 0.5 * (mine + (theirs if paired else theirs.mean()))
 
         (right_policy, right_expert), (l_policy, l_expert) = split(right), split(logits.detach())
-        out = {
-            "loss_discriminator": reduce(halves(loss)),
-            "accuracy_expert": average_expert(right_expert),
-            "accuracy_policy": average(right_policy),
-            "logits_expert": average_expert(l_expert),
-            "logits_policy": average(l_policy),
-            "entropy": average(halves(entropy)),
+        mine = {
+            "loss_discriminator": halves(loss),
+            "accuracy_policy": right_policy,
+            "logits_policy": l_policy,
+            "entropy": halves(entropy.detach()),
         }
         if self.penalised:
             penalty = self._gradient_penalty(obs, action, expert_obs, expert_action)
-            out["loss_gradient_penalty"] = reduce(penalty.reshape(policy.batch_size))
-        return TensorDict(out, policy.batch_size if paired and self.reduction == "none" else [])
+            mine["loss_gradient_penalty"] = penalty.reshape(policy.batch_size)
+        theirs = {"accuracy_expert": right_expert, "logits_expert": l_expert}
+        if paired:
+            return self._reduced(policy, mask, mine | theirs)
+        if self.reduction != "none":
+            theirs = {key: value.mean() for key, value in theirs.items()}
+        return TensorDict(dict(self._reduced(policy, mask, mine).items()) | theirs)
 
     def _as_rows(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What concerns the policy's rows, with their number as its batch size."""
@@ -226,16 +222,8 @@ class GAILLoss(LeanLoss):
 
     def _logits(self, observation: Tensor, action: Tensor) -> Tensor:
         network, key = self.discriminator_network, self.tensor_keys.discriminator_pred
-        inputs = dict(zip(network.in_keys, (observation, action), strict=True))
-        rows = TensorDict._new_unsafe(inputs, observation.shape[:1])
-        return self._value(network, rows, key)
-
-    def _rows(self, logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """Per row: the loss with its entropy bonus, and the entropy without gradient."""
-        loss = discriminator_loss(logits, label.lerp(1 - label, self.label_smoothing))
-        # of a coin that shows "expert" with probability sigmoid(logits)
-        entropy = F.softplus(logits) - logits * logits.sigmoid()
-        return loss - self.entropy_coeff * entropy, entropy.detach()
+        given = dict(zip(network.in_keys, (observation, action), strict=True))
+        return self._value(network, TensorDict({}, observation.shape[:1]), key, given=given)
 
     def _gradient_penalty(
         self, obs: Tensor, action: Tensor, expert_obs: Tensor, expert_action: Tensor

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
-from torch import Tensor
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor, nn
 
-from composerl.losses.common import LeanLoss, check_number, independent_copies
-from composerl.losses.functional import (
-    advantage_weighted_loss,
-    distance,
-    expectile_loss,
-)
-from composerl.losses.reading import blank, distribution, read, step_key
+from composerl.losses.arguments import independent_copies
+from composerl.losses.common import LeanLoss, TransitionKeys
+from composerl.losses.functional import advantage_weighted_loss, expectile_loss
+from composerl.losses.reading import distribution, read
 
 __all__ = ["IQLLoss"]
 
@@ -85,18 +81,15 @@ class IQLLoss(LeanLoss):
     """
 
     @dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys(TransitionKeys):
         value: NestedKey = "state_value"
-        action: NestedKey = "action"
         log_prob: NestedKey = "_log_prob"
-        priority: NestedKey = "td_error"
-        priority_weight: NestedKey = "priority_weight"
         state_action_value: NestedKey = "state_action_value"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
 
     tensor_keys: _AcceptedKeys
+    temperature: Tensor
+    expectile: Tensor
+    max_advantage_weight: Tensor
     default_keys = _AcceptedKeys
     out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
 
@@ -115,94 +108,53 @@ class IQLLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction, loss_function)
-        check_number("expectile", expectile, 0, 1)
-        check_number("temperature (beta)", temperature, 0, inf, ends="[)")
-        check_number("max_advantage_weight", max_advantage_weight, 0, inf, ends="(]")
+        self.coefficient("temperature", temperature, ends="[)", symbol="beta")
+        self.coefficient("expectile", expectile, 0, 1)
+        self.coefficient("max_advantage_weight", max_advantage_weight, ends="(]")
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
         self._make_target("qvalue_network")
         self.num_qvalue_nets = num_qvalue_nets
-        self.register_buffer("temperature", torch.tensor(float(temperature)))
-        self.register_buffer("expectile", torch.tensor(float(expectile)))
-        self.register_buffer("max_advantage_weight", torch.tensor(float(max_advantage_weight)))
         self.make_value_estimator(gamma=gamma)
 
-    def _set_in_keys(self) -> None:
-        keys = self.tensor_keys
-        critics = [key for network in self.qvalue_network for key in network.in_keys]
-        values = self.value_network.in_keys
-        self._in_keys = list(
-            dict.fromkeys(
-                [
-                    keys.action,
-                    *(("next", key) for key in (keys.reward, keys.done, keys.terminated)),
-                    *self.actor_network.in_keys,
-                    *critics,
-                    *values,
-                    *map(step_key, values),
-                ]
-            )
-        )
+    def _reads(self) -> list[NestedKey]:
+        value = self.value_network
+        return self._transition_keys([self.actor_network, *self.qvalue_network, value], [value])
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the three losses on a batch of transitions."""
-        keys = self.tensor_keys
-        given, mask = tensordict, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        key = self.tensor_keys.value
         with torch.no_grad():
-            target_q = torch.stack(
-                [
-                    self._value(network, tensordict, keys.state_action_value)
-                    for network in self.target_qvalue_network
-                ]
-            )
-            next_value = self._value(self.value_network, tensordict, keys.value, next_step=True)
-            target = self._target(tensordict, next_value)
+            min_q = self._all_q(self.target_qvalue_network, batch).amin(0)
+            next_value = self._value(self.value_network, batch, key, next_step=True)
+            target = self._target(batch, next_value)
 
-        min_q = target_q.amin(0)
-        advantage = min_q - self._value(self.value_network, tensordict, keys.value)
-        loss_value = self._value_loss(tensordict, min_q, advantage, mask)
-
-        q = torch.stack(
-            [
-                self._value(network, tensordict, keys.state_action_value)
-                for network in self.qvalue_network
-            ]
-        )
-        loss_qvalue = distance(q, target.expand_as(q), self.loss_function).sum(0)
-        priority = (q.detach() - target).square_().amax(0)
-        given.set(keys.priority, priority if mask is None else priority * mask)
-
-        log_prob = self._log_prob(tensordict)
+        advantage = min_q - self._value(self.value_network, batch, key)
+        loss_value = self._value_loss(batch, min_q, advantage, mask)
+        critics = self._critic_rows(self._all_q(self.qvalue_network, batch), target)
+        log_prob = self._log_prob(batch)
         loss_actor = advantage_weighted_loss(
             log_prob, advantage, self.temperature, self.max_advantage_weight
         )
-        reduce, average = self._reducer(tensordict, mask)
-        return TensorDict(
-            {
-                "loss_actor": reduce(loss_actor),
-                "loss_qvalue": reduce(loss_qvalue),
-                "loss_value": reduce(loss_value),
-                "entropy": average(-log_prob.detach()),
-            },
-            tensordict.batch_size if self.reduction == "none" else [],
-        )
+        return {"loss_actor": loss_actor, **critics, "loss_value": loss_value, "entropy": -log_prob}
+
+    def _all_q(self, networks: nn.ModuleList, batch: TensorDictBase) -> Tensor:
+        """Q(s, a) of every critic, ``(critics, batch)``."""
+        key = self.tensor_keys.state_action_value
+        return torch.stack([self._value(network, batch, key) for network in networks])
 
     def _value_loss(
-        self, tensordict: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
+        self, batch: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
     ) -> Tensor:
         return expectile_loss(advantage, self.expectile)
 
-    def _log_prob(self, tensordict: TensorDictBase) -> Tensor:
-        action = read(tensordict, self.tensor_keys.action)
-        log_prob = distribution(self.actor_network, tensordict).log_prob(action)
-        if log_prob.shape != tensordict.batch_size:
+    def _log_prob(self, batch: TensorDictBase) -> Tensor:
+        action = read(batch, self.tensor_keys.action)
+        log_prob = distribution(self.actor_network, batch).log_prob(action)
+        if log_prob.shape != batch.batch_size:
             raise ValueError(
                 f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "
                 f"log-probability has shape {tuple(log_prob.shape)} instead of the batch's "
-                f"{tuple(tensordict.batch_size)}"
+                f"{tuple(batch.batch_size)}"
             )
         return log_prob

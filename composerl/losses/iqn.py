@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import check_number, check_whole
+from composerl.losses.arguments import check_whole
 from composerl.losses.functional import quantile_huber_loss
 from composerl.losses.quantile import QuantileLoss, pick
-from composerl.losses.reading import blank
 
 __all__ = ["IQNLoss"]
 
@@ -88,37 +84,22 @@ class IQNLoss(QuantileLoss):
         gamma: float | None = None,
         reduction: str | None = None,
     ) -> None:
-        super().__init__(value_network, reduction)
+        super().__init__(value_network, double_dqn, kappa, reduction)
         self.num_quantiles = check_whole("num_quantiles", num_quantiles, 1)
         self.num_target_quantiles = check_whole("num_target_quantiles", num_target_quantiles, 1)
         self.num_acting_quantiles = check_whole("num_acting_quantiles", num_acting_quantiles, 1)
-        self.double_dqn = double_dqn
-        check_number("kappa", kappa, 0, inf)
-        self.register_buffer("kappa", torch.tensor(float(kappa)))
         self.make_value_estimator(gamma=gamma)
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the loss on a batch of transitions."""
-        given, mask = tensordict, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         with torch.no_grad():
-            target = self._bootstrap(tensordict, self._next_quantiles(tensordict))
+            target = self._bootstrap(batch, self._next_quantiles(batch))
 
-        features = self._features(self.value_network, tensordict)
-        taus = _fractions(features, (*tensordict.batch_size, self.num_quantiles))
+        features = self._features(self.value_network, batch)
+        taus = _fractions(features, (*batch.batch_size, self.num_quantiles))
         quantiles = self.value_network.quantiles(features, taus)
-        current = pick(quantiles, self._action(tensordict, quantiles.shape[-2]))
+        current = pick(quantiles, self._action(batch, quantiles.shape[-2]))
         loss = quantile_huber_loss(current, target, taus, self.kappa)
-        return self._finish(
-            given,
-            tensordict,
-            mask,
-            {"loss_qvalue": loss},
-            pred_value=current.detach().mean(-1),
-            target_value=target.mean(-1),
-        )
+        return {"loss_qvalue": loss, **self._errors(current.detach().mean(-1), target.mean(-1))}
 
     def _next_quantiles(self, batch: TensorDictBase) -> Tensor:
         """Samples of the return of the best next action, ``(batch, N')``."""

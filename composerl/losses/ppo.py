@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import inf
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torch.distributions import Distribution
 
-from composerl.losses.common import LeanLoss, check_number
+from composerl.losses.common import LeanLoss
 from composerl.losses.functional import clipped_objective, distance
-from composerl.losses.reading import action_log_prob, blank, distribution, read
+from composerl.losses.reading import action_log_prob, distribution, read
 
 __all__ = ["ClipPPOLoss"]
 
@@ -68,6 +68,10 @@ class ClipPPOLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
+    clip_epsilon: Tensor
+    entropy_coeff: Tensor
+    critic_coeff: Tensor
+    clip_value: Tensor
     out_keys = [  # noqa: RUF012
         "loss_objective", "loss_critic", "entropy", "kl_approx", "clip_fraction",
     ]  # fmt: skip
@@ -85,32 +89,25 @@ class ClipPPOLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction, loss_critic_type)
-        check_number("clip_epsilon", clip_epsilon, 0, inf)
-        check_number("entropy_coeff", entropy_coeff, 0, inf, ends="[)")
-        check_number("critic_coeff", critic_coeff, 0, inf)
-        if clip_value is not None:
-            check_number("clip_value", clip_value, 0, inf)
+        self.coefficient("clip_epsilon", clip_epsilon)
+        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
+        self.coefficient("critic_coeff", critic_coeff)
+        self.clips_value = clip_value is not None
+        if clip_value is None:
+            self.register_coeff_buffer("clip_value", inf)
+        else:
+            self.coefficient("clip_value", clip_value)
         self.actor_network = actor_network
         self.critic_network = critic_network
         self.entropic = entropy_coeff > 0
-        self.clips_value = clip_value is not None
         if self.entropic:
             self.out_keys = [*self.out_keys, "loss_entropy"]
-        self.register_buffer("clip_epsilon", torch.tensor(float(clip_epsilon)))
-        self.register_buffer("entropy_coeff", torch.tensor(float(entropy_coeff)))
-        self.register_buffer("critic_coeff", torch.tensor(float(critic_coeff)))
-        self.register_buffer("clip_value", torch.tensor(float(clip_value or inf)))
 
-    def _set_in_keys(self) -> None:
+    def _reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         mine = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
-        if self.clips_value:
-            mine.append(keys.value)
-        networks = [*self.actor_network.in_keys, *self.critic_network.in_keys]
-        self._in_keys = list(dict.fromkeys([*mine, *networks]))
-
-    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        self._set_in_keys()  # nothing is estimated, but the keys may have new names
+        mine += [keys.value] if self.clips_value else []
+        return [*mine, *self.actor_network.in_keys, *self.critic_network.in_keys]
 
     @torch.no_grad()
     def annotate(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -119,46 +116,33 @@ class ClipPPOLoss(LeanLoss):
         log_prob = action_log_prob(dist, tensordict, keys.action)
         return tensordict.set(keys.sample_log_prob, log_prob)
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate objective, value loss and entropy bonus on a batch of annotated steps."""
-        keys, mask = self.tensor_keys, self._mask(tensordict)
-        if mask is not None:
-            tensordict = blank(tensordict, mask)
-        dist = distribution(self.actor_network, tensordict)
-        old_log_prob = read(tensordict, keys.sample_log_prob).reshape(tensordict.batch_size)
-        log_ratio = action_log_prob(dist, tensordict, keys.action) - old_log_prob
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        keys = self.tensor_keys
+        dist = distribution(self.actor_network, batch)
+        old_log_prob = read(batch, keys.sample_log_prob).reshape(batch.batch_size)
+        log_ratio = action_log_prob(dist, batch, keys.action) - old_log_prob
         ratio = log_ratio.exp()
-        advantage = self._column(tensordict, keys.advantage)
+        advantage = read(batch, keys.advantage, (1,)).squeeze(-1)
 
-        target = self._column(tensordict, keys.value_target)
-        value = self._value(self.critic_network, tensordict, keys.value)
+        target = read(batch, keys.value_target, (1,)).squeeze(-1)
+        value = self._value(self.critic_network, batch, keys.value)
         loss_critic = distance(value, target, self.loss_function)
         if self.clips_value:
-            old = self._column(tensordict, keys.value)
+            old = read(batch, keys.value, (1,)).squeeze(-1)
             near = old + (value - old).clamp(-self.clip_value, self.clip_value)
             loss_critic = torch.maximum(loss_critic, distance(near, target, self.loss_function))
 
         entropy = _entropy(dist)
-        reduce, average = self._reducer(tensordict, mask)
-        out = {
-            "loss_objective": reduce(clipped_objective(ratio, advantage, self.clip_epsilon)),
-            "loss_critic": reduce(self.critic_coeff * loss_critic),
-            "entropy": average(entropy.detach()),
-            "kl_approx": average((ratio - 1 - log_ratio).detach()),
-            "clip_fraction": average(((ratio - 1).abs() > self.clip_epsilon).to(ratio.dtype)),
+        rows = {
+            "loss_objective": clipped_objective(ratio, advantage, self.clip_epsilon),
+            "loss_critic": self.critic_coeff * loss_critic,
+            "entropy": entropy,
+            "kl_approx": ratio - 1 - log_ratio,
+            "clip_fraction": ((ratio - 1).abs() > self.clip_epsilon).to(ratio.dtype),
         }
         if self.entropic:
-            out["loss_entropy"] = reduce(-self.entropy_coeff * entropy)
-        return TensorDict(out, tensordict.batch_size if self.reduction == "none" else [])
-
-    def _column(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
-        column = read(batch, key)
-        if column.shape != (*batch.batch_size, 1):
-            raise ValueError(
-                f"entry {key!r} must have shape {(*batch.batch_size, 1)}, got {tuple(column.shape)}"
-            )
-        return column.squeeze(-1)
+            rows["loss_entropy"] = -self.entropy_coeff * entropy
+        return rows
 
 
 def _entropy(dist: Distribution) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -14,22 +15,42 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
-from torchrl.modules import TanhNormal
 
 __all__ = [
     "action_index",
     "action_log_prob",
     "blank",
-    "call_at",
     "call_network",
-    "call_with",
     "distribution",
+    "evaluate",
     "frozen",
-    "is_squashed",
+    "is_pair",
+    "network_inputs",
     "read",
-    "squashed_parameters",
     "step_key",
 ]
+
+
+def read(batch: TensorDictBase, key: NestedKey, shape: Sequence[int] | None = None) -> Tensor:
+    """An entry of the batch, or an error that says what is there.
+
+    ``shape``, if given, is what must follow the batch's own: ``(1,)`` for a column.
+    """
+    value = batch.get(key, None)
+    if value is None:
+        raise KeyError(
+            f"the batch has no entry {key!r}; it has {sorted(map(str, batch.keys(True)))}"
+        )
+    if shape is not None and value.shape != (*batch.batch_size, *shape):
+        raise ValueError(
+            f"entry {key!r} must have shape {(*batch.batch_size, *shape)}, got {tuple(value.shape)}"
+        )
+    return value
+
+
+def step_key(key: NestedKey) -> tuple[str, ...]:
+    """The key of the same entry at the next step."""
+    return ("next", key) if isinstance(key, str) else ("next", *key)
 
 
 def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
@@ -44,48 +65,83 @@ def blank(batch: TensorDictBase, mask: Tensor) -> TensorDictBase:
     return batch.apply(clean)
 
 
-def call_network(
-    network: nn.Module, batch: TensorDictBase, key: NestedKey, *, next_step: bool = False
-) -> Tensor | None:
-    """Output ``key`` of a network; inputs that do not fit are refused by name and shape."""
-    inputs = network_inputs(network, batch, next_step=next_step)
-    try:
-        if is_plain(network):
-            out = network.module(*inputs)
-            return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
-        data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
-        return network(data).get(key)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
-        raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
-
-
-def call_with(
-    network: nn.Module,
+def network_inputs(
+    network: TensorDictModule,
     batch: TensorDictBase,
-    given: dict[NestedKey, Tensor],
+    *,
+    given: Mapping[NestedKey, Tensor] | None = None,
+    lead: tuple[int, ...] = (),
+    next_step: bool = False,
+) -> list[Tensor]:
+    """The network's ``in_keys``: see :func:`call_network`."""
+    inputs = []
+    for name in network.in_keys:
+        if given is not None and name in given:
+            inputs.append(given[name])
+        else:
+            value = read(batch, step_key(name) if next_step else name)
+            inputs.append(value.expand(*lead, *value.shape) if lead else value)
+    return inputs
+
+
+def call_network(
+    network: TensorDictModule,
+    batch: TensorDictBase,
     key: NestedKey,
     *,
+    given: Mapping[NestedKey, Tensor] | None = None,
+    lead: tuple[int, ...] = (),
     next_step: bool = False,
+    frozen: bool = False,
 ) -> Tensor:
-    """Output ``key`` of a network on the batch with some inputs ``given`` ``(batch, ...)``."""
-    inputs = [
-        given[name] if name in given else read(batch, step_key(name) if next_step else name)
-        for name in network.in_keys
-    ]
+    """Output ``key`` of a network on the batch.
+
+    Args:
+        network: a TensorDictModule.
+        batch: what its inputs are read from.
+        key: one of its outputs.
+        given: inputs that take the place of the batch's, ``(*lead, *batch, ...)``.
+        lead: sizes of the dimensions that the given ones have before those of the batch; the
+            others are repeated along them (as views).
+        next_step: read from the batch's ``next`` entry.
+        frozen: no gradient reaches the network's parameters, but those of the inputs flow.
+    """
+    inputs = network_inputs(network, batch, given=given, lead=lead, next_step=next_step)
+    plain = _is_plain(network)
+    module = network.module if plain else network
+    arguments = None
+    if not plain:
+        named = dict(zip(network.in_keys, inputs, strict=True))
+        arguments = [TensorDict(named, (*lead, *batch.batch_size))]
+    call = _without_parameters(module) if frozen else module
+    out = evaluate(call, network.in_keys, inputs, arguments)
+    if plain:
+        return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+    value = out.get(key, None)
+    if value is None:
+        raise ValueError(f"a network must write {key!r}, it writes {list(network.out_keys)}")
+    return value
+
+
+def evaluate(
+    function: Callable[..., Any],
+    names: Sequence[NestedKey],
+    inputs: Sequence[Tensor],
+    arguments: Sequence[Any] | None = None,
+) -> Any:
+    """The function of the inputs (as ``arguments``); misfits are refused by name and shape."""
     try:
-        if is_plain(network):
-            out = network.module(*inputs)
-            return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
-        data = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), batch.batch_size)
-        return network(data).get(key)
+        return function(*(inputs if arguments is None else arguments))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
+        shapes = {name: tuple(x.shape) for name, x in zip(names, inputs, strict=True)}
         raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
+
+
+def _without_parameters(module: nn.Module) -> Callable[..., Any]:
+    tensors = {name: p.detach() for name, p in module.named_parameters()}
+    return lambda *arguments: torch.func.functional_call(module, tensors, arguments)
 
 
 @contextmanager
@@ -104,48 +160,40 @@ def frozen(module: nn.Module) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-def call_at(
-    network: nn.Module,
-    batch: TensorDictBase,
-    given: dict[NestedKey, Tensor],
-    key: NestedKey,
-    *,
-    next_step: bool = False,
-    frozen: bool = False,
-) -> Tensor:
-    """Output ``key`` of a network on the batch with some inputs ``given`` ``(k, batch, ...)``.
+def distribution(
+    actor: ProbabilisticTensorDictSequential, batch: TensorDictBase, *, next_step: bool = False
+) -> Distribution:
+    """The actor's action distribution at the batch's observations, or at the next ones."""
+    if is_pair(actor):
+        network, head = actor.module
+        out = network.module(*network_inputs(network, batch, next_step=next_step))
+        out = out if isinstance(out, tuple) else (out,)
+        # get_dist only looks its parameters up by key, which a dictionary does as well.
+        return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
+    inputs = network_inputs(actor, batch, next_step=next_step)
+    return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))
 
-    The other inputs are repeated k times (as views). With ``frozen`` no gradient reaches the
-    network's parameters, but those of the inputs flow.
-    """
-    number = next(iter(given.values())).shape[0]
-    inputs = []
-    for name in network.in_keys:
-        if name in given:
-            inputs.append(given[name])
-        else:
-            value = read(batch, step_key(name) if next_step else name)
-            inputs.append(value.expand(number, *value.shape))
-    plain = is_plain(network)
-    module = network.module if plain else network
-    arguments = tuple(inputs)
-    if not plain:
-        shape = (number, *batch.batch_size)
-        arguments = (TensorDict(dict(zip(network.in_keys, inputs, strict=True)), shape),)
-    try:
-        if frozen:
-            tensors = {k: p.detach() for k, p in module.named_parameters()}
-            out = torch.func.functional_call(module, tensors, arguments)
-        else:
-            out = module(*arguments)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        shapes = {k: tuple(x.shape) for k, x in zip(network.in_keys, inputs, strict=True)}
-        raise ValueError(f"a network fails on inputs of shape {shapes}: {error}") from error
-    if not plain:
-        return out.get(key)
-    return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+
+def is_pair(actor: nn.Module) -> bool:
+    """Whether the actor is a plain network and a distribution of its outputs."""
+    return (
+        isinstance(actor, ProbabilisticTensorDictSequential)
+        and len(actor.module) == 2
+        and _is_plain(actor.module[0])
+        and isinstance(actor.module[1], ProbabilisticTensorDictModule)
+    )
+
+
+def _is_plain(network: nn.Module) -> bool:
+    """Whether calling ``network.module`` on the inputs is all that the network does."""
+    return (
+        isinstance(network, TensorDictModule)
+        and type(network).forward is TensorDictModule.forward
+        and network._kwargs is None
+        and network.method is None
+        and not network._forward_hooks
+        and not network._forward_pre_hooks
+    )
 
 
 def action_index(action: Tensor, number: int, batch_size: torch.Size, key: NestedKey) -> Tensor:
@@ -171,87 +219,3 @@ def action_log_prob(dist: Distribution, batch: TensorDictBase, key: NestedKey) -
     elif action.shape != (shape := (*dist.batch_shape, *dist.event_shape)):
         raise ValueError(f"entry {key!r} must have shape {tuple(shape)}, got {tuple(action.shape)}")
     return dist.log_prob(action).reshape(batch.batch_size)
-
-
-def step_key(key: NestedKey) -> tuple[str, ...]:
-    """The key of the same entry at the next step."""
-    return ("next", key) if isinstance(key, str) else ("next", *key)
-
-
-def network_inputs(
-    network: nn.Module, batch: TensorDictBase, *, next_step: bool = False
-) -> list[Tensor]:
-    """The network's ``in_keys`` from the batch, or from its ``next`` entry."""
-    if next_step:
-        return [read(batch, step_key(key)) for key in network.in_keys]
-    return [read(batch, key) for key in network.in_keys]
-
-
-def read(batch: TensorDictBase, key: NestedKey) -> Tensor:
-    """An entry of the batch, or a KeyError that says what is there."""
-    value = batch.get(key, None)
-    if value is None:
-        raise KeyError(
-            f"the batch has no entry {key!r}; it has {sorted(map(str, batch.keys(True)))}"
-        )
-    return value
-
-
-def is_plain(network: nn.Module) -> bool:
-    """Whether calling ``network.module`` on the inputs is all that the network does."""
-    return (
-        isinstance(network, TensorDictModule)
-        and type(network).forward is TensorDictModule.forward
-        and network._kwargs is None
-        and network.method is None
-        and not network._forward_hooks
-        and not network._forward_pre_hooks
-    )
-
-
-def squashed_parameters(
-    actor: nn.Module, batch: TensorDictBase, *, next_step: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Location and scale before the tanh, of an actor that :func:`is_squashed`."""
-    network = actor.module[0]
-    return network.module(*network_inputs(network, batch, next_step=next_step))
-
-
-def is_squashed(actor: nn.Module, low: Tensor, high: Tensor) -> bool:
-    """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
-    if not _is_pair(actor):
-        return False
-    network, head = actor.module
-    options = dict(head.distribution_kwargs)
-    return (
-        head.distribution_class is TanhNormal
-        and list(head.in_keys) == list(network.out_keys) == ["loc", "scale"]
-        and not options.pop("tanh_loc", False)
-        and torch.equal(torch.as_tensor(options.pop("low", -1.0)).expand_as(low), low)
-        and torch.equal(torch.as_tensor(options.pop("high", 1.0)).expand_as(high), high)
-        and not options
-    )
-
-
-def _is_pair(actor: nn.Module) -> bool:
-    """Whether the actor is a plain network and a distribution of its outputs."""
-    return (
-        isinstance(actor, ProbabilisticTensorDictSequential)
-        and len(actor.module) == 2
-        and is_plain(actor.module[0])
-        and isinstance(actor.module[1], ProbabilisticTensorDictModule)
-    )
-
-
-def distribution(
-    actor: nn.Module, batch: TensorDictBase, *, next_step: bool = False
-) -> Distribution:
-    """The actor's action distribution at the batch's observations, or at the next ones."""
-    if _is_pair(actor):
-        network, head = actor.module
-        out = network.module(*network_inputs(network, batch, next_step=next_step))
-        out = out if isinstance(out, tuple) else (out,)
-        # get_dist only looks its parameters up by key, which a dictionary does as well.
-        return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
-    inputs = network_inputs(actor, batch, next_step=next_step)
-    return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))

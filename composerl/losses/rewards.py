@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 
-from composerl.losses.common import check_number
-from composerl.losses.functional import GAIL_REWARDS, gail_reward
+from composerl.losses.arguments import check_number
 from composerl.losses.reading import call_network, read
 
-__all__ = ["GAILReward"]
+__all__ = ["GAILReward", "gail_reward"]
+
+GAIL_REWARDS = ("softplus", "log_d", "airl")
+
+
+def gail_reward(logits: Tensor, kind: str = "softplus") -> Tensor:
+    r"""What the policy is paid for looking like the expert, from the discriminator's logits.
+
+    With D the probability that a pair is the expert's:
+
+    - ``softplus``: :math:`-\log(1 - D)`. Never negative, so that staying alive is paid for;
+    - ``log_d``: :math:`\log D`. Never positive, so that ending early is paid for;
+    - ``airl``: the logits, :math:`\log D - \log(1 - D)`, of both signs (Fu et al. 2018,
+      https://arxiv.org/abs/1710.11248).
+    """
+    if kind not in GAIL_REWARDS:
+        raise ValueError(f"the reward must be one of {GAIL_REWARDS}, got {kind!r}")
+    if kind == "airl":
+        return logits
+    return F.softplus(logits) if kind == "softplus" else -F.softplus(-logits)
 
 
 class GAILReward(TensorDictModuleBase):
@@ -55,6 +75,10 @@ class GAILReward(TensorDictModuleBase):
     and the absorbing state is left out.
     """
 
+    # Numbers wherever the absorbing state counts; the constructor sees to it.
+    gamma: Any
+    expert_terminated: Any
+
     def __init__(
         self,
         discriminator: TensorDictModule,
@@ -82,10 +106,10 @@ class GAILReward(TensorDictModuleBase):
         """Replace the rewards of a batch of transitions."""
         given = read(tensordict, ("next", "reward"))
         logits = call_network(self.discriminator, tensordict, "logits")
-        if logits is None or logits.shape != given.shape:
-            shape = None if logits is None else tuple(logits.shape)
+        if logits.shape != given.shape:
             raise ValueError(
-                f"logits must have the reward's shape {tuple(given.shape)}, got {shape}"
+                f"logits must have the reward's shape {tuple(given.shape)}, "
+                f"got {tuple(logits.shape)}"
             )
         ends = read(tensordict, ("next", "terminated"))
         if not self._unbiased and ends.any():

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, dispatch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.common import LeanLoss, action_box, check_number, independent_copies
-from composerl.losses.functional import distance, squashed_sample
-from composerl.losses.reading import (
-    blank,
-    call_at,
-    call_with,
-    distribution,
-    frozen,
-    is_squashed,
-    read,
-    squashed_parameters,
-    step_key,
-)
+from composerl.losses.arguments import action_box, check_number, independent_copies
+from composerl.losses.common import LeanLoss, TransitionKeys
+from composerl.losses.reading import call_network, distribution, frozen, read
+from composerl.losses.squashed import is_squashed, squashed_parameters, squashed_sample
 
 __all__ = ["SACLoss"]
 
@@ -91,16 +83,14 @@ class SACLoss(LeanLoss):
     """
 
     @dataclass
-    class _AcceptedKeys:
-        action: NestedKey = "action"
-        priority: NestedKey = "td_error"
-        priority_weight: NestedKey = "priority_weight"
+    class _AcceptedKeys(TransitionKeys):
         state_action_value: NestedKey = "state_action_value"
-        reward: NestedKey = "reward"
-        done: NestedKey = "done"
-        terminated: NestedKey = "terminated"
 
     tensor_keys: _AcceptedKeys
+    low: Tensor
+    high: Tensor
+    target_entropy: Tensor
+    log_alpha: Tensor
     default_keys = _AcceptedKeys
 
     def __init__(
@@ -112,7 +102,7 @@ class SACLoss(LeanLoss):
         loss_function: str = "l2",
         alpha_init: float = 1.0,
         fixed_alpha: bool = False,
-        target_entropy: str | float | None = "auto",
+        target_entropy: Literal["auto"] | float | None = "auto",
         action_spec: TensorSpec | None = None,
         gamma: float | None = None,
         reduction: str | None = None,
@@ -125,15 +115,15 @@ class SACLoss(LeanLoss):
         self.num_qvalue_nets = num_qvalue_nets
         self.fixed_alpha = fixed_alpha
         low, high = action_box(actor_network, action_spec)
-        if target_entropy in (None, "auto"):
+        if target_entropy is None or target_entropy == "auto":
             # Entropy is measured in the box's own units: in a small one -|A| may be out of reach.
             entropy = -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
         else:
-            entropy = check_number("target_entropy", target_entropy, -inf, inf)
+            entropy = target_entropy
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self._squashed = is_squashed(actor_network, low, high)
-        self.register_buffer("target_entropy", torch.tensor(float(entropy)))
+        self.coefficient("target_entropy", entropy, -inf, inf)
         log_alpha = torch.tensor(float(alpha_init)).log()
         if fixed_alpha:
             self.register_buffer("log_alpha", log_alpha)
@@ -147,18 +137,11 @@ class SACLoss(LeanLoss):
         tuned = [] if self.fixed_alpha else ["loss_alpha"]
         return ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy"]
 
-    def _set_in_keys(self) -> None:
-        keys, inputs = self.tensor_keys, self.actor_network.in_keys
-        critics = [key for network in self.qvalue_network for key in network.in_keys]
-        following = [step_key(key) for key in [*inputs, *critics] if key != keys.action]
-        columns = [("next", key) for key in (keys.reward, keys.done, keys.terminated)]
-        self._in_keys = list(dict.fromkeys([keys.action, *columns, *inputs, *critics, *following]))
+    def _reads(self) -> list[NestedKey]:
+        networks = [self.actor_network, *self.qvalue_network]
+        return self._transition_keys(networks, networks)
 
-    @dispatch
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Evaluate the losses on a batch of transitions."""
-        mask = self._mask(tensordict)
-        batch = tensordict if mask is None else blank(tensordict, mask)
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         action = self._data_action(batch)
         new_action, log_prob = self._act(batch)
         alpha = self.log_alpha.detach().exp()
@@ -168,30 +151,24 @@ class SACLoss(LeanLoss):
             target = self._target(batch, next_q.amin(0) - alpha * next_log_prob)
 
         q = self._all_q(self.qvalue_network, batch, action)
-        out = {
+        return {
             "loss_actor": alpha * log_prob - self._gain(batch, new_action),
-            "loss_qvalue": self._critic_loss(tensordict, q, target, mask),
+            **self._critic_rows(q, target),
+            **self._temperature_rows(log_prob),
+            "alpha": alpha,
         }
-        return self._outputs(batch, mask, out, log_prob, alpha=alpha)
 
     # ---- parts, for CQL too ----------------------------------------------------------------
 
     def _data_action(self, batch: TensorDictBase) -> Tensor:
-        action = read(batch, self.tensor_keys.action)
-        if action.shape != (*batch.batch_size, *self.low.shape):
-            raise ValueError(
-                f"entry {self.tensor_keys.action!r} must have shape "
-                f"{(*batch.batch_size, *self.low.shape)}, got {tuple(action.shape)}"
-            )
-        return action
+        return read(batch, self.tensor_keys.action, self.low.shape)
 
-    def _critic_loss(
-        self, given: TensorDictBase, q: Tensor, target: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Distance of the critics ``(critics, batch)`` to their target; writes the priority."""
-        priority = (q.detach() - target).square_().amax(0)
-        given.set(self.tensor_keys.priority, priority if mask is None else priority * mask)
-        return distance(q, target.expand_as(q), self.loss_function).sum(0)
+    def _temperature_rows(self, log_prob: Tensor) -> dict[str, Tensor]:
+        """The loss of the temperature, unless it is fixed, and the entropy."""
+        if self.fixed_alpha:
+            return {"entropy": -log_prob}
+        loss_alpha = -self.log_alpha * (log_prob.detach() + self.target_entropy)
+        return {"loss_alpha": loss_alpha, "entropy": -log_prob}
 
     def _gain(self, batch: TensorDictBase, action: Tensor) -> Tensor:
         """What the actor climbs ``(batch,)``: the least critic, whose weights stay out of it."""
@@ -202,24 +179,6 @@ class SACLoss(LeanLoss):
             return torch.stack(values).amin(0)
         with frozen(networks):
             return self._all_q(networks, batch, action).amin(0)
-
-    def _outputs(
-        self,
-        batch: TensorDictBase,
-        mask: Tensor | None,
-        out: dict[str, Tensor],
-        log_prob: Tensor,
-        **constants: Tensor,
-    ) -> TensorDict:
-        """The losses with that of the temperature, reduced; the entropy; and the constants."""
-        if not self.fixed_alpha:
-            out["loss_alpha"] = -self.log_alpha * (log_prob.detach() + self.target_entropy)
-        reduce, average = self._reducer(batch, mask)
-        losses = {key: reduce(value) for key, value in out.items()}
-        losses["entropy"] = average(-log_prob.detach())
-        shape = batch.batch_size if self.reduction == "none" else torch.Size([])
-        losses |= {key: value.expand(shape) for key, value in constants.items()}
-        return TensorDict(losses, shape)
 
     def _act(self, batch: TensorDictBase, *, next_step: bool = False) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
@@ -237,9 +196,11 @@ class SACLoss(LeanLoss):
         next_step: bool = False,
     ) -> Tensor:
         """Q(s, a) of every critic, ``(critics, batch)``."""
-        keys = self.tensor_keys
-        given, key = {keys.action: action}, keys.state_action_value
-        values = [call_with(net, batch, given, key, next_step=next_step) for net in networks]
+        given, key = {self.tensor_keys.action: action}, self.tensor_keys.state_action_value
+        values = [
+            call_network(network, batch, key, given=given, next_step=next_step)
+            for network in networks
+        ]
         return torch.stack(values).squeeze(-1)
 
     def _q(
@@ -255,8 +216,8 @@ class SACLoss(LeanLoss):
         keys = self.tensor_keys
         size = max(1, CHUNK // max(1, batch.numel()))
         parts = [
-            call_at(network, batch, {keys.action: part}, keys.state_action_value,
-                    next_step=next_step, frozen=frozen)
+            call_network(network, batch, keys.state_action_value, given={keys.action: part},
+                         lead=part.shape[:1], next_step=next_step, frozen=frozen)
             for part in actions.split(size)
         ]  # fmt: skip
         return torch.cat(parts).squeeze(-1)

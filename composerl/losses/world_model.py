@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from composerl.losses.common import LeanLoss, check_number, check_whole
+from composerl.losses.arguments import check_whole
+from composerl.losses.common import LeanLoss
 from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
 from composerl.losses.reading import action_index, blank, read
 
@@ -23,7 +23,6 @@ class _Fit(NamedTuple):
     """What the model's part of an update leaves to the others, without the context records."""
 
     rows: dict[str, Tensor]
-    metrics: dict[str, Tensor]
     batch: TensorDictBase
     mask: Tensor | None
     latent: Any
@@ -107,6 +106,12 @@ class WorldModelLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
+    gamma: Tensor
+    dynamics_scale: Tensor
+    free_nats: Tensor
+    representation_scale: Tensor
+    bins: Tensor
+    world_network: Any  # what it must have, no type of torch's says
     out_keys = [  # noqa: RUF012
         "loss_image", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation", "kl",
     ]  # fmt: skip
@@ -123,29 +128,23 @@ class WorldModelLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
-        check_number("gamma", gamma, 0, 1, ends="(]")
-        check_whole("context", context, 0)
         self.world_network = world_network
-        self.context = context
-        self.register_buffer("gamma", torch.tensor(float(gamma)))
-        numbers = {"dynamics_scale": dynamics_scale, "free_nats": free_nats,
-                   "representation_scale": representation_scale}  # fmt: skip
-        for name, value in numbers.items():
-            check_number(name, value, 0, inf, ends="[)")
-            self.register_buffer(name, torch.tensor(float(value)))
+        self.context = check_whole("context", context, 0)
+        self.coefficient("gamma", gamma, 0, 1, ends="(]")
+        self.coefficient("dynamics_scale", dynamics_scale, ends="[)")
+        self.coefficient("free_nats", free_nats, ends="[)")
+        self.coefficient("representation_scale", representation_scale, ends="[)")
         self.register_buffer("bins", symexp_bins())
 
-    def _set_in_keys(self) -> None:
+    def _reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
-        self._in_keys = [keys.observation, keys.action, keys.reward, keys.first, keys.terminal]
-
-    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
-        self._set_in_keys()
+        return [keys.observation, keys.action, keys.reward, keys.first, keys.terminal]
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Evaluate the losses on sequences of records."""
-        return self._reduce(self._fit(tensordict))
+        fit = self._fit(tensordict)
+        return self._reduced(fit.batch, fit.mask, fit.rows)
 
     def _fit(self, tensordict: TensorDictBase) -> _Fit:
         keys, world, context = self.tensor_keys, self.world_network, self.context
@@ -166,8 +165,9 @@ class WorldModelLoss(LeanLoss):
         if context:
             past = self._warm_up(*(x[:, :context] for x in (batch, observation, action, first)))
             start = type(past)(*(x[:, -1] for x in past))
-        batch, observation, action, first, terminal, reward = (
-            x[:, context:] for x in (batch, observation, action, first, terminal, reward)
+        batch = batch[:, context:]
+        observation, action, first, terminal, reward = (
+            x[:, context:] for x in (observation, action, first, terminal, reward)
         )
         image = world.image(observation)
         seen = world.observe(image, action, first, start)
@@ -191,9 +191,9 @@ class WorldModelLoss(LeanLoss):
             "loss_representation": self.representation_scale * representation,
         }  # fmt: skip
         with torch.no_grad():
-            metrics = {"kl": categorical_kl(posterior, prior)}
+            rows["kl"] = categorical_kl(posterior, prior)
         mask = None if mask is None else mask[:, context:]
-        return _Fit(rows, metrics, batch, mask, latent, reward, first, terminal)
+        return _Fit(rows, batch, mask, latent, reward, first, terminal)
 
     @torch.no_grad()
     def _warm_up(
@@ -210,12 +210,6 @@ class WorldModelLoss(LeanLoss):
         known = known.view(-1, 1, 1)
         stored = (read(context, field).to(x.dtype) for field, x in told._asdict().items())
         return type(told)(*(torch.where(known, a, b) for a, b in zip(stored, told, strict=True)))
-
-    def _reduce(self, fit: _Fit) -> TensorDict:
-        reduce, average = self._reducer(fit.batch, fit.mask)
-        out = {key: reduce(value) for key, value in fit.rows.items()}
-        out |= {key: average(value.detach()) for key, value in fit.metrics.items()}
-        return TensorDict(out, fit.batch.batch_size if self.reduction == "none" else [])
 
     @staticmethod
     def _column(batch: TensorDictBase, key: NestedKey) -> Tensor:

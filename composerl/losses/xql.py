@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 import torch
@@ -12,10 +11,10 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from composerl.losses.common import action_box, check_number, check_whole
+from composerl.losses.arguments import action_box, check_whole
 from composerl.losses.functional import gumbel_rescale_loss
 from composerl.losses.iql import IQLLoss
-from composerl.losses.reading import call_at, read
+from composerl.losses.reading import call_network, read
 
 __all__ = ["XQLLoss"]
 
@@ -58,6 +57,13 @@ class XQLLoss(IQLLoss):
     Reads, writes and returns what :class:`~composerl.losses.IQLLoss` does.
     """
 
+    action_noise: Tensor
+    low: Tensor
+    high: Tensor
+    half_range: Tensor
+    loss_temperature: Tensor
+    max_value_diff_exp: Tensor
+
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
@@ -76,10 +82,6 @@ class XQLLoss(IQLLoss):
         expectile: float = 0.7,
         **options: Any,
     ) -> None:
-        check_number("loss_temperature", loss_temperature, 0, inf)
-        check_number("max_value_diff_exp", max_value_diff_exp, 0, inf)
-        check_whole("sample_random_times", sample_random_times, 0)
-        check_number("action_noise", action_noise, 0, inf, ends="[)")
         super().__init__(
             actor_network,
             qvalue_network,
@@ -91,41 +93,43 @@ class XQLLoss(IQLLoss):
             **options,
         )
         self.vanilla_value_loss = vanilla_value_loss
-        self.sample_random_times = sample_random_times
-        self.register_buffer("action_noise", torch.tensor(float(action_noise)))
+        self.sample_random_times = check_whole("sample_random_times", sample_random_times, 0)
+        self.coefficient("action_noise", action_noise, ends="[)")
         self._perturbed = bool(sample_random_times or action_noise)
         if self._perturbed:
             low, high = action_box(actor_network, action_spec)
             self.register_buffer("low", low)
             self.register_buffer("high", high)
             self.register_buffer("half_range", (high - low) / 2)
-        self.register_buffer("loss_temperature", torch.tensor(float(loss_temperature)))
-        self.register_buffer("max_value_diff_exp", torch.tensor(float(max_value_diff_exp)))
+        self.coefficient("loss_temperature", loss_temperature)
+        self.coefficient("max_value_diff_exp", max_value_diff_exp)
 
     def _value_loss(
-        self, tensordict: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
+        self, batch: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
     ) -> Tensor:
         if self.vanilla_value_loss:
-            return super()._value_loss(tensordict, min_q, advantage, mask)
+            return super()._value_loss(batch, min_q, advantage, mask)
         beta, limit = self.loss_temperature, self.max_value_diff_exp
         if not self._perturbed:
             return gumbel_rescale_loss(advantage, beta, limit, mask)
         with torch.no_grad():
-            shift = self._other_q(tensordict) - min_q
+            shift = self._other_q(batch) - min_q
         every = None if mask is None else mask.expand_as(shift)
         return gumbel_rescale_loss(advantage + shift, beta, limit, every).mean(0)
 
-    def _other_q(self, tensordict: TensorDictBase) -> Tensor:
+    def _other_q(self, batch: TensorDictBase) -> Tensor:
         """The smallest target critic at noisy and at random actions, ``(1 + k, batch)``."""
         key = self.tensor_keys.action
-        action = read(tensordict, key)
+        action = read(batch, key)
         noise = (self.action_noise * torch.randn_like(action)).clamp(-0.5, 0.5) * self.half_range
         noisy = torch.clamp(action + noise, self.low, self.high)
         shape = (self.sample_random_times, *action.shape)
         uniform = self.low + 2 * self.half_range * torch.rand(shape).to(action)
         actions = torch.cat([noisy.unsqueeze(0), uniform])
+        given, lead = {key: actions}, actions.shape[:1]
+        out_key = self.tensor_keys.state_action_value
         values = [
-            call_at(network, tensordict, {key: actions}, self.tensor_keys.state_action_value)
+            call_network(network, batch, out_key, given=given, lead=lead)
             for network in self.target_qvalue_network
         ]
         return torch.stack(values).amin(0).squeeze(-1)

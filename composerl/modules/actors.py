@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
-from torchrl.data import Bounded
+from torch.distributions import Distribution
+from torchrl.data import Bounded, Categorical
 from torchrl.envs import EnvBase
 from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
 
 from composerl.envs.spaces import Spaces
 from composerl.modules.mlp import MLP, Normalize, ObsStats
 
-__all__ = ["Actor", "gaussian_actor", "tanh_gaussian_actor"]
+__all__ = ["Actor", "Head", "gaussian_actor", "make_actor", "tanh_gaussian_actor"]
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
@@ -44,25 +45,36 @@ class Actor(ProbabilisticActor):
         return self.module[0].module.explore(observation)
 
 
-class _Head(nn.Module):
-    """Observation -> (loc, scale); subclasses say how loc becomes an action."""
+class Head(nn.Module):
+    """Observation to what the trunk makes of it, standardised before if there are statistics."""
 
     def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
         super().__init__()
-        self.normalize = Normalize(spaces.obs_shape, normalize) if normalize else None
+        self.normalize = Normalize.maybe(spaces.obs_shape, normalize)
         self.trunk = trunk
+
+    def features(self, observation: Tensor) -> Tensor:
+        """The trunk's outputs."""
+        return self.trunk(observation if self.normalize is None else self.normalize(observation))
+
+
+class _BoxHead(Head):
+    """Observation -> (loc, scale); subclasses say how loc becomes an action."""
+
+    middle: Tensor
+    half_range: Tensor
+
+    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
+        super().__init__(spaces, trunk, normalize)
         low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
         self.register_buffer("middle", (high + low) / 2)
         self.register_buffer("half_range", (high - low) / 2)
-
-    def features(self, observation: Tensor) -> Tensor:
-        return self.trunk(observation if self.normalize is None else self.normalize(observation))
 
     def squash(self, x: Tensor) -> Tensor:
         return torch.addcmul(self.middle, x.tanh(), self.half_range)
 
 
-class _GaussianHead(_Head):
+class _GaussianHead(_BoxHead):
     """Squashed mean, one learned standard deviation per action dimension."""
 
     def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
@@ -83,7 +95,7 @@ class _GaussianHead(_Head):
         return action.clamp(self.middle - self.half_range, self.middle + self.half_range)
 
 
-class _TanhGaussianHead(_Head):
+class _TanhGaussianHead(_BoxHead):
     """Mean and standard deviation of the Gaussian before the tanh."""
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,16 +134,12 @@ def gaussian_actor(
         normalize: mean and standard deviation of the observations, to be part of the network.
     """
     spaces = Spaces.of(env).require_box("gaussian_actor")
-    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
-                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
-    return _actor(
-        _GaussianHead(spaces, trunk, normalize),
-        spaces,
-        {"distribution_class": IndependentNormal, "distribution_kwargs": {"validate_args": False}},
-        factory="gaussian_actor",
-        arguments={"hidden": list(hidden), "activation": activation, "layer_norm": layer_norm,
-                   "init": init, "normalize": bool(normalize)},
-    )  # fmt: skip
+    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
+                             "layer_norm": layer_norm, "init": init}  # fmt: skip
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, out_gain=0.01, **shape)
+    head = _GaussianHead(spaces, trunk, normalize)
+    return make_actor("gaussian_actor", head, spaces, shape, ["loc", "scale"],
+                      IndependentNormal, validate_args=False)  # fmt: skip
 
 
 def tanh_gaussian_actor(
@@ -149,32 +157,45 @@ def tanh_gaussian_actor(
     in :func:`gaussian_actor`.
     """
     spaces = Spaces.of(env).require_box("tanh_gaussian_actor")
-    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, hidden, activation=activation,
-                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
-    box = {"low": torch.tensor(spaces.low), "high": torch.tensor(spaces.high), "tanh_loc": False}
-    return _actor(
-        _TanhGaussianHead(spaces, trunk, normalize),
-        spaces,
-        {"distribution_class": TanhNormal, "distribution_kwargs": box},
-        factory="tanh_gaussian_actor",
-        arguments={"hidden": list(hidden), "activation": activation, "layer_norm": layer_norm,
-                   "init": init, "normalize": bool(normalize)},
-    )  # fmt: skip
+    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
+                             "layer_norm": layer_norm, "init": init}  # fmt: skip
+    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, out_gain=0.01, **shape)
+    head = _TanhGaussianHead(spaces, trunk, normalize)
+    low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
+    return make_actor("tanh_gaussian_actor", head, spaces, shape, ["loc", "scale"],
+                      TanhNormal, low=low, high=high, tanh_loc=False)  # fmt: skip
 
 
-def _actor(
-    head: nn.Module,
-    spaces: Spaces,
-    distribution: dict[str, Any],
-    *,
+def make_actor(
     factory: str,
-    arguments: dict[str, Any],
+    head: Head,
+    spaces: Spaces,
+    shape: dict[str, Any],
+    parameters: list[str],
+    distribution: type[Distribution],
+    **options: Any,
 ) -> Actor:
+    """A head with a distribution on top, which says what it is: ``factory`` and its arguments.
+
+    Args:
+        factory: name of the function that makes it.
+        head: observation to the distribution's parameters.
+        spaces: sizes and bounds.
+        shape: the factory's arguments but for ``normalize``.
+        parameters: names of what the head returns, as the distribution calls it.
+        distribution: its class.
+        **options: for the distribution.
+    """
+    spec = Categorical(spaces.action_dim)
+    if not spaces.discrete:
+        spec = Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high))
     actor = Actor(
-        module=TensorDictModule(head, in_keys=["observation"], out_keys=["loc", "scale"]),
-        in_keys=["loc", "scale"],
-        spec=Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high)),
-        **distribution,
+        module=TensorDictModule(head, in_keys=["observation"], out_keys=parameters),
+        in_keys=parameters,
+        spec=spec,
+        distribution_class=distribution,
+        distribution_kwargs=options,
     )
+    arguments = {**shape, "normalize": head.normalize is not None}
     actor.description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
     return actor

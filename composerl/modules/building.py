@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from composerl.envs.spaces import Spaces
@@ -13,7 +14,7 @@ from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_ne
 __all__ = ["build"]
 
 #: The closed list of networks that a policy file may name.
-_ACTORS = {
+_ACTORS: dict[str, Callable[..., Actor | DreamerActor | QuantileActor]] = {
     "categorical_actor": categorical_actor,
     "dreamer_actor": dreamer_actor,
     "fqf_network": fqf_network,

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from tensordict.nn import TensorDictModule
-from torch import Tensor, nn
-from torch.distributions import Categorical as CategoricalDistribution
-from torchrl.data import Categorical
+from torch import Tensor
+from torch.distributions import Categorical
 from torchrl.envs import EnvBase
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.actors import Actor
-from composerl.modules.mlp import MLP, Normalize, ObsStats
+from composerl.modules.actors import Actor, Head, make_actor
+from composerl.modules.mlp import MLP, ObsStats
 
 __all__ = ["categorical_actor"]
 
 
-class _CategoricalHead(nn.Module):
+class _CategoricalHead(Head):
     """Observation -> logits of the actions."""
 
-    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
-        super().__init__()
-        self.normalize = Normalize(spaces.obs_shape, normalize) if normalize else None
-        self.trunk = trunk
-
     def forward(self, observation: Tensor) -> Tensor:
-        return self.trunk(observation if self.normalize is None else self.normalize(observation))
+        return self.features(observation)
 
     def greedy(self, observation: Tensor) -> Tensor:
         return self(observation).argmax(-1)
@@ -54,20 +48,9 @@ def categorical_actor(
     :func:`~composerl.modules.gaussian_actor`.
     """
     spaces = Spaces.of(env).require_discrete("categorical_actor")
-    trunk = MLP(spaces.obs_dim, spaces.num_actions, hidden, activation=activation,
-                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
+                             "layer_norm": layer_norm, "init": init}  # fmt: skip
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, out_gain=0.01, **shape)
     head = _CategoricalHead(spaces, trunk, normalize)
-    actor = Actor(
-        module=TensorDictModule(head, in_keys=["observation"], out_keys=["logits"]),
-        in_keys=["logits"],
-        spec=Categorical(spaces.num_actions),
-        distribution_class=CategoricalDistribution,
-        distribution_kwargs={"validate_args": False},
-    )
-    actor.description = {
-        "factory": "categorical_actor",
-        "spaces": spaces.to_json(),
-        "arguments": {"hidden": list(hidden), "activation": activation, "layer_norm": layer_norm,
-                      "init": init, "normalize": bool(normalize)},
-    }  # fmt: skip
-    return actor
+    return make_actor("categorical_actor", head, spaces, shape, ["logits"],
+                      Categorical, validate_args=False)  # fmt: skip

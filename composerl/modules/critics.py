@@ -50,14 +50,8 @@ def twin_q(
     for _ in range(number):
         trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, activation=activation,
                     layer_norm=layer_norm, init=init)  # fmt: skip
-        stats = Normalize(spaces.obs_shape, normalize) if normalize else None
-        critics.append(
-            TensorDictModule(
-                _StateAction(trunk, stats),
-                in_keys=["observation", "action"],
-                out_keys=["state_action_value"],
-            )
-        )
+        net = _StateAction(trunk, Normalize.maybe(spaces.obs_shape, normalize))
+        critics.append(TensorDictModule(net, ["observation", "action"], ["state_action_value"]))
     return critics
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,10 @@ class RunningNormalize(nn.Module):
     They are buffers, so that a checkpoint has them. Calling the module never changes them, and
     neither does :meth:`update` in evaluation mode. Before the first update nothing is changed.
     """
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -51,7 +56,10 @@ class RunningNormalize(nn.Module):
 class _Pair(nn.Module):
     """Observation and action, each made of order 1, concatenated."""
 
-    def __init__(self, spaces: Spaces, trunk: nn.Module, normalize: bool) -> None:
+    middle: Tensor
+    half_range: Tensor
+
+    def __init__(self, spaces: Spaces, trunk: MLP, normalize: bool) -> None:
         super().__init__()
         self.normalize = RunningNormalize(spaces.obs_shape) if normalize else None
         self.trunk = trunk
@@ -64,7 +72,8 @@ class _Pair(nn.Module):
             self.register_buffer("half_range", torch.where(bounded, (high - low) / 2, 1.0))
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        observation = observation.to(self.trunk[0].weight.dtype)
+        first: Any = self.trunk[0]
+        observation = observation.to(first.weight.dtype)
         if self.normalize is not None:
             observation = self.normalize(observation)
         observation = observation.flatten(observation.ndim - self.obs_ndim)

@@ -54,6 +54,12 @@ class Ensemble(nn.Module):
         target_std: has multiplied before.
     """
 
+    mean: Tensor
+    std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
+    elites: Tensor
+
     def __init__(
         self,
         obs_dim: int,
@@ -143,9 +149,10 @@ class Ensemble(nn.Module):
             # In place where no gradient needs the input: less memory to go through.
             x = F.silu(layer(x, chosen), inplace=not torch.is_grad_enabled())
         out = last(x, chosen)
-        low, high = self.min_log_var, self.max_log_var
-        if chosen is not None:
-            low, high = low[chosen], high[chosen]
+        low, high = (
+            bound if chosen is None else bound[chosen]
+            for bound in (self.min_log_var, self.max_log_var)
+        )
         mean, raw = out[..., : self.out_dim], out[..., self.out_dim : 2 * self.out_dim]
         log_var = high - F.softplus(high - raw)
         log_var = low + F.softplus(log_var - low)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "INITS", "MLP", "Normalize", "ObsStats", "orthogonal_"]
+__all__ = ["ACTIVATIONS", "INITS", "MLP", "Normalize", "ObsStats", "hidden_layers", "orthogonal_"]
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU, "gelu": nn.GELU}
 INITS = ("default", "orthogonal")
@@ -19,9 +20,12 @@ ObsStats = tuple[Tensor, Tensor] | bool
 class Normalize(nn.Module):
     """``(x - mean) / std`` with fixed statistics, which travel in the state dict."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, shape: Sequence[int], stats: ObsStats = True) -> None:
         super().__init__()
-        mean, std = (torch.zeros(shape), torch.ones(shape)) if stats is True else stats
+        mean, std = (torch.zeros(shape), torch.ones(shape)) if isinstance(stats, bool) else stats
         if tuple(mean.shape) != tuple(shape) or tuple(std.shape) != tuple(shape):
             raise ValueError(
                 f"observation statistics must have shape {tuple(shape)}, "
@@ -29,6 +33,11 @@ class Normalize(nn.Module):
             )
         self.register_buffer("mean", mean.clone().float())
         self.register_buffer("std", std.clone().float())
+
+    @classmethod
+    def maybe(cls, shape: Sequence[int], stats: ObsStats) -> Normalize | None:
+        """A normaliser, or none where ``stats`` is False."""
+        return cls(shape, stats) if stats else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardise the last dimensions of ``x``."""
@@ -64,16 +73,8 @@ class MLP(nn.Sequential):
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         if init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {init!r}")
-        if any(width < 1 for width in hidden):
-            raise ValueError(f"hidden widths must be positive, got {tuple(hidden)}")
-        layers: list[nn.Module] = []
-        for width in hidden:
-            layers.append(nn.Linear(in_dim, width))
-            if layer_norm:
-                layers.append(nn.LayerNorm(width))
-            layers.append(_activation(activation))
-            in_dim = width
-        super().__init__(*layers, nn.Linear(in_dim, out_dim))
+        layers = hidden_layers(in_dim, hidden, activation, layer_norm=layer_norm)
+        super().__init__(*layers, nn.Linear(hidden[-1] if hidden else in_dim, out_dim))
         if init == "orthogonal":
             *inner, last = self  # slicing a Sequential would build another MLP
             for layer in inner:
@@ -81,13 +82,22 @@ class MLP(nn.Sequential):
             orthogonal_(last, out_gain)
 
 
+def hidden_layers(
+    in_dim: int, hidden: Sequence[int], activation: str = "relu", *, layer_norm: bool = False
+) -> list[nn.Module]:
+    """Linear layers of these widths, each followed by its activation."""
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden widths must be positive, got {tuple(hidden)}")
+    layers: list[nn.Module] = []
+    for n, width in pairwise([in_dim, *hidden]):
+        # ReLU's gradient needs only its output: in place it saves an allocation per layer.
+        act = nn.ReLU(inplace=True) if activation == "relu" else ACTIVATIONS[activation]()
+        layers += [nn.Linear(n, width), *([nn.LayerNorm(width)] if layer_norm else []), act]
+    return layers
+
+
 def orthogonal_(layer: nn.Module, gain: float) -> None:
     """Orthogonal weights and zero biases for a linear layer; anything else is left alone."""
     if isinstance(layer, nn.Linear):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-
-
-def _activation(name: str) -> nn.Module:
-    # ReLU's gradient needs only its output: in place it saves an allocation per layer.
-    return nn.ReLU(inplace=True) if name == "relu" else ACTIVATIONS[name]()

@@ -38,6 +38,8 @@ class QuantileNetwork(nn.Module):
         dueling: the head has two streams, V + A - mean A (Wang et al. 2016).
     """
 
+    frequencies: Tensor
+
     def __init__(
         self,
         spaces: Spaces,
@@ -112,7 +114,10 @@ class FractionProposal(nn.Linear):
         nn.init.xavier_uniform_(self.weight, gain=0.01)
         nn.init.zeros_(self.bias)
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    # A Linear by its weights alone: it returns more than one tensor.
+    def forward(  # type: ignore[override]
+        self, features: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """``taus`` (0 first, 1 last), their midpoints ``tau_hats``, and the entropy.
 
         Shapes ``(batch, n + 1)``, ``(batch, n)`` and ``(batch,)``.

@@ -45,6 +45,8 @@ class _Policy(nn.Module):
 class _SamplingPolicy(_Policy):
     """IQN: the mean over sampled fractions, or over fixed midpoints."""
 
+    midpoints: Tensor
+
     def __init__(self, value_network: QuantileNetwork, number: int) -> None:
         super().__init__()
         self.value_network = value_network
@@ -169,11 +171,11 @@ def iqn_network(
     """
     spaces = Spaces.of(env).require_discrete("iqn_network")
     check_count("num_acting_quantiles", num_acting_quantiles)
-    arguments = {"hidden": list(hidden), "head_layers": head_layers,
-                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
-                 "dueling": dueling}  # fmt: skip
-    policy = _SamplingPolicy(QuantileNetwork(spaces, **arguments), num_acting_quantiles)
-    arguments["num_acting_quantiles"] = num_acting_quantiles
+    shape: dict[str, Any] = {"hidden": list(hidden), "head_layers": head_layers,
+                             "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                             "dueling": dueling}  # fmt: skip
+    policy = _SamplingPolicy(QuantileNetwork(spaces, **shape), num_acting_quantiles)
+    arguments = {**shape, "num_acting_quantiles": num_acting_quantiles}
     return _actor(policy, spaces, "iqn_network", arguments)
 
 
@@ -189,23 +191,16 @@ def fqf_network(
 ) -> QuantileActor:
     """The policy of FQF, its ``value_network`` and ``fraction_network``; train both.
 
-    Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        hidden: widths of the trunk, then those of the head.
-        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
-        embedding_dim: number of cosines that describe a fraction.
-        num_quantiles: N, how many fractions are proposed.
-        layer_norm: LayerNorm before the ReLUs of trunk and head.
-        dueling: separate streams for the state's value and the actions' advantages.
+    ``num_quantiles`` is N, how many fractions are proposed; the other arguments are as in
+    :func:`iqn_network`.
     """
     spaces = Spaces.of(env).require_discrete("fqf_network")
-    arguments = {"hidden": list(hidden), "head_layers": head_layers,
-                 "embedding_dim": embedding_dim, "layer_norm": layer_norm,
-                 "dueling": dueling}  # fmt: skip
-    network = QuantileNetwork(spaces, **arguments)
+    shape: dict[str, Any] = {"hidden": list(hidden), "head_layers": head_layers,
+                             "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                             "dueling": dueling}  # fmt: skip
+    network = QuantileNetwork(spaces, **shape)
     policy = _ProposingPolicy(network, FractionProposal(network.trunk.out_dim, num_quantiles))
-    arguments["num_quantiles"] = num_quantiles
-    return _actor(policy, spaces, "fqf_network", arguments)
+    return _actor(policy, spaces, "fqf_network", {**shape, "num_quantiles": num_quantiles})
 
 
 def _actor(

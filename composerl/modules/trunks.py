@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from composerl.envs.spaces import Spaces
+from composerl.modules.mlp import hidden_layers
 
 __all__ = ["Trunk"]
 
@@ -41,8 +42,6 @@ class Trunk(nn.Module):
                 "observations must be vectors (n,) or images (channels, height, width), "
                 f"got shape {shape}"
             )
-        if any(width < 1 for width in hidden):
-            raise ValueError(f"hidden widths must be positive, got {tuple(hidden)}")
         if len(shape) == 1 and not hidden:
             raise ValueError(f"the trunk of observations of shape {shape} needs a hidden layer")
         self.obs_shape = shape
@@ -52,15 +51,8 @@ class Trunk(nn.Module):
             self.convolutions = _convolutions(shape)
             with torch.no_grad():
                 size = prod(self.convolutions(torch.zeros(1, *shape)).shape)
-        layers: list[nn.Module] = []
-        for width in hidden:
-            layers.append(nn.Linear(size, width))
-            if layer_norm:
-                layers.append(nn.LayerNorm(width))
-            layers.append(nn.ReLU(inplace=True))
-            size = width
-        self.layers = nn.Sequential(*layers)
-        self.out_dim = size
+        self.layers = nn.Sequential(*hidden_layers(size, hidden, layer_norm=layer_norm))
+        self.out_dim = hidden[-1] if hidden else size
 
     def forward(self, observation: Tensor) -> Tensor:
         """Features of a batch of observations."""

@@ -134,6 +134,7 @@ class WorldModel(nn.Module):
         latent: Latent | None = None,
         *,
         sample: bool = True,
+        shown: Tensor | None = None,
     ) -> Observed:
         """Follow sequences of records: the posterior state at each of them.
 
@@ -144,6 +145,8 @@ class WorldModel(nn.Module):
                 it are then forgotten.
             latent: the state before the first record; zeros if there is none.
             sample: draw the latents, or take the likeliest.
+            shown: which records are looked at, ``(batch, time)``, all by default; at the others
+                the prior takes the place of the posterior.
 
         Returns: states, posterior and prior probabilities ``(batch, time, latents, classes)``.
         """
@@ -163,20 +166,25 @@ class WorldModel(nn.Module):
             hidden = torch.addmm(image_part, deter, self.posterior_in.weight.t())
             hidden = silu(self.posterior_norm(hidden))
             probs = mix_uniform(self.posterior_out(hidden).view(shape))
+            if shown is not None:
+                probs = torch.where(shown[:, t, None, None], probs, self._prior(deter))
             stoch = self._one_hot(probs, None if noise is None else noise[t])
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(probs)
-        states = torch.stack(deters, 1)
-        prior = mix_uniform(self.prior_head(states).view(batch, time, *shape[1:]))
-        return Observed(Latent(states, torch.stack(stochs, 1)), torch.stack(posteriors, 1), prior)
+        states = Latent(torch.stack(deters, 1), torch.stack(stochs, 1))
+        return Observed(states, torch.stack(posteriors, 1), self._prior(states.deter))
 
     def imagine(self, latent: Latent, action: Tensor, *, sample: bool = True) -> Latent:
         """The state after an action ``(n,)``, without seeing what happens."""
         deter = self._advance(*latent, self.action_in(action))
-        probs = mix_uniform(self.prior_head(deter).view(-1, self.latents, self.classes))
+        probs = self._prior(deter)
         noise = probs.new_empty(*probs.shape[:-1], 1).uniform_() if sample else None
         return Latent(deter, self._one_hot(probs, noise))
+
+    def _prior(self, deter: Tensor) -> Tensor:
+        """Probabilities ``(..., latents, classes)`` of what a recurrent state lets expect."""
+        return mix_uniform(self.prior_head(deter).unflatten(-1, (self.latents, self.classes)))
 
     def _advance(self, deter: Tensor, stoch: Tensor, action_part: Tensor) -> Tensor:
         x = torch.addmm(action_part, stoch, self.stoch_in.weight.t())
@@ -219,4 +227,4 @@ def world_model(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") 
         size: a name of :data:`SIZES`, or numbers under the same keys.
     """
     spaces = Spaces.of(env).require_discrete("world_model")
-    return WorldModel(spaces.obs_shape, spaces.num_actions, world_size(size))
+    return WorldModel(spaces.obs_shape, spaces.action_dim, world_size(size))

@@ -46,10 +46,10 @@ def draw(probs: Tensor, noise: Tensor | None) -> Tensor:
 def _stages(shape: tuple[int, ...]) -> int:
     """How often an image can be halved until its shorter side is 4 to 7."""
     if len(shape) == 3:
-        sides, stages = shape[1:], 0
-        while min(sides) > GRID[1] and all(side % 2 == 0 for side in sides):
-            sides, stages = tuple(side // 2 for side in sides), stages + 1
-        if stages and GRID[0] <= min(sides) <= GRID[1]:
+        height, width, stages = *shape[1:], 0
+        while min(height, width) > GRID[1] and height % 2 == width % 2 == 0:
+            height, width, stages = height // 2, width // 2, stages + 1
+        if stages and GRID[0] <= min(height, width) <= GRID[1]:
             return stages
     raise ValueError(
         "a world model needs images (channels, height, width) whose sides can be halved until the "
@@ -125,8 +125,8 @@ class ImageDecoder(nn.Module):
 
     def reset_parameters(self) -> None:
         """Black, after the layers have had PyTorch's initialisation."""
-        nn.init.zeros_(self.layers[-1].weight)
-        nn.init.zeros_(self.layers[-1].bias)
+        for parameter in self.layers[-1].parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode a batch of features."""

@@ -49,6 +49,26 @@ def test_one_step_by_the_equations(actor):
     torch.testing.assert_close(world.imagine(latent, action).deter, h)
 
 
+def test_what_is_not_shown_is_imagined(actor):
+    """Where a record is not shown the state is what imagine() makes of the one before it."""
+    world = actor.world_network
+    pixels, action, first = sequences()
+    shown = torch.tensor([[1, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0]]).bool()
+    image = world.image(pixels)
+    states = world.observe(image, action, first, sample=False, shown=shown).latent
+    plain = follow(world, pixels, action, first).latent
+    torch.testing.assert_close(states.stoch[0, :2], plain.stoch[0, :2], rtol=0, atol=0)
+    for t in range(1, 6):
+        before = Latent(states.deter[:, t - 1], states.stoch[:, t - 1])
+        expected = world.imagine(before, action[:, t], sample=False)
+        torch.testing.assert_close(states.deter[:, t], expected.deter)
+        torch.testing.assert_close(states.stoch[~shown[:, t], t], expected.stoch[~shown[:, t]])
+    # an image that is not shown changes nothing
+    pixels[0, 2:4], pixels[0, 5:], pixels[1, 1:] = 0, 0, 0
+    again = world.observe(world.image(pixels), action, first, sample=False, shown=shown).latent
+    assert torch.equal(again.features, states.features)
+
+
 def test_shapes_and_one_hot_latents(actor):
     world = actor.world_network
     seen = world.observe(world.image(sequences()[0]), *sequences()[1:])

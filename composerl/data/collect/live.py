@@ -45,8 +45,9 @@ class Finished:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
         self.latest.clear()
-        self.latest.extend((gained, length) for gained, length in state["latest"])
-        self.number = state["number"]
+        # TorchRL's collectors in other processes make tensors of them.
+        self.latest.extend((float(gained), int(length)) for gained, length in state["latest"])
+        self.number = int(state["number"])
 
 
 class Live:

@@ -1,0 +1,75 @@
+"""What the losses are given: numbers, whole numbers, action boxes and critics, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrl.data import Composite, TensorSpec
+
+__all__ = ["action_box", "check_number", "check_whole", "independent_copies"]
+
+
+def check_number(name: str, value: Any, low: float, high: float, *, ends: str = "()") -> float:
+    """``value`` if it lies in the interval, else a ValueError; ``ends`` as in mathematics."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    above = number and (low <= value if ends[0] == "[" else low < value)
+    below = number and (value <= high if ends[1] == "]" else value < high)
+    if not (above and below):  # NaN fails every comparison and ends here too
+        raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
+    return value
+
+
+def check_whole(name: str, value: Any, least: int) -> int:
+    """``value`` if it is an integer of at least ``least``, else a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return value
+
+
+def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds of the actions, from a spec or the actor's own."""
+    if spec is None:
+        spec = getattr(actor, "spec", None)
+    if isinstance(spec, Composite):
+        spec = spec["action"] if "action" in spec.keys() else None  # noqa: SIM118
+    space: Any = getattr(spec, "space", None)
+    if not hasattr(space, "low") or not torch.isfinite(space.high - space.low).all():
+        raise ValueError(f"bounded actions are needed: pass a Bounded action_spec, got {spec}")
+    return space.low.clone(), space.high.clone()
+
+
+def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:
+    """``number`` networks: the given list, or one network and re-initialised copies of it.
+
+    Copies are initialised by PyTorch's defaults; pass a list to choose otherwise.
+
+    Raises:
+        ValueError: if a list of another length is given, or if a single network has parameters
+            that ``reset_parameters`` does not reach, so that its copies would stay identical.
+    """
+    if number < 1:
+        raise ValueError(f"num_qvalue_nets must be at least 1, got {number}")
+    if isinstance(network, (Sequence, nn.ModuleList)):
+        if len({id(net) for net in network}) != len(network):
+            raise ValueError("the same critic is in the list twice: pass independent networks")
+        if len(network) != number:
+            raise ValueError(f"num_qvalue_nets={number} needs as many networks, got {len(network)}")
+        return nn.ModuleList(network)
+    copies = [network]
+    for _ in range(number - 1):
+        copy = deepcopy(network)
+        for module in copy.modules():
+            reset: Any = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                raise ValueError(
+                    f"{type(module).__name__} has no reset_parameters(), so its copies would be "
+                    f"identical: pass a list of {number} networks"
+                )
+        copies.append(copy)
+    return nn.ModuleList(copies)
