@@ -99,7 +99,7 @@ def lock(directory: Path) -> BaseFileLock:
 
 def create(directory: Path, name: str, config: RunConfig) -> None:
     """Make the directory and write config.yaml and metadata.json."""
-    for leftover in directory.glob("**/.*.tmp"):
+    for leftover in sorted(directory.glob("**/.*.tmp"), reverse=True):  # what is inside first
         remove(leftover)
     # First of all: what makes the directory a run that can be resumed.
     text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
