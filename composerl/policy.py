@@ -240,7 +240,7 @@ def load(
             f"{file} does not fit the network: {' '.join(str(error).split())}"
         ) from error
     if env is None:
-        env = _safe_env(tree["env"])
+        env = _safe_env(tree)
         env_kwargs = tree.get("env_kwargs", {}) if env_kwargs is None else env_kwargs
     return Policy(actor.eval(), env, Spaces(**tree["spaces"]), env_kwargs=env_kwargs)
 
@@ -252,10 +252,14 @@ def holds_policy(path: str | Path) -> bool:
     return path.suffix == ".safetensors" or run
 
 
-def _safe_env(env: str | None) -> str | None:
-    """The environment a file names; ``module:id`` would import the module, which a file may not."""
-    module, colon, _ = (env or "").partition(":")
-    return env if not colon or module in sys.modules else None
+def _safe_env(tree: dict[str, Any]) -> str | None:
+    """The environment a file names; ``module:id`` would import the module, which a file may not.
+
+    Nor may it in a keyword argument: there are environments that make another by its id.
+    """
+    texts = [tree["env"], *tree.get("env_kwargs", {}).values()]
+    named = [text for text in texts if isinstance(text, str) and ":" in text]
+    return tree["env"] if {text.split(":")[0] for text in named} <= sys.modules.keys() else None
 
 
 def _find(run: Path, which: str) -> Path:

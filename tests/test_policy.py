@@ -203,11 +203,11 @@ def test_a_policy_file_cannot_cause_an_import(policy, tmp_path, monkeypatch):
 
     (tmp_path / "evil_mod.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    tree = policy.to_tree() | {"env": "evil_mod:Pendulum-v1"}
-    save_tree(tmp_path / "policy.safetensors", "policy", tree)
-    loaded = composerl.load(tmp_path)
-    with pytest.raises(ValueError, match="does not know its environment"):
-        loaded.evaluate(1)
+    for named in ({"env": "evil_mod:Pendulum-v1"}, {"env_kwargs": {"env_id": "evil_mod:Any-v1"}}):
+        save_tree(tmp_path / "policy.safetensors", "policy", policy.to_tree() | named)
+        loaded = composerl.load(tmp_path)
+        with pytest.raises(ValueError, match="does not know its environment"):
+            loaded.evaluate(1)
     assert composerl.load(tmp_path, env="Pendulum-v1").evaluate(1).lengths == (200,)
 
 
