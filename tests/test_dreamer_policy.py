@@ -7,12 +7,19 @@ import numpy as np
 import pytest
 import torch
 from torchrl.collectors import Collector
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import Compose, InitTracker, TransformedEnv
 from torchrl.envs.utils import ExplorationType
 
 import composerl
 from composerl import Policy
-from composerl.data import RecordCollector, SequenceReplay, VectorCollector
+from composerl.data import (
+    Latents,
+    PackedStorage,
+    RecordCollector,
+    SequenceSampler,
+    VectorCollector,
+)
 from composerl.envs import make_env
 from composerl.envs.catch import CATCH
 from composerl.envs.spaces import Spaces, open_gym
@@ -44,9 +51,11 @@ def test_acting_and_training_see_the_same(actor):
 
     actor.explore = explore
     collector = RecordCollector(make_env(CATCH, 3), actor, seed=0)
-    replay = SequenceReplay(300, 20, 39)
+    replay = TensorDictReplayBuffer(
+        storage=PackedStorage(300), sampler=SequenceSampler(39, num_envs=3), batch_size=20
+    )
     for _ in range(40):
-        replay.extend(collector.next())
+        replay.extend(collector.next().reshape(-1))
     acted = torch.stack([state["deter"] for state in states], 1)
     batch = replay.sample()  # there are as many records as a slice has: each is a whole lane
     world = actor.world_network
@@ -174,23 +183,27 @@ def test_latents_in_the_replay_are_those_of_the_episode(actor):
     world.observe = lambda *inputs, sample=False: observe(*inputs, sample=False)
     loss = DreamerLoss(world, actor.actor_network, dreamer_critic(spaces, "debug"), horizon=1)
     collector = RecordCollector(make_env(CATCH, 3), actor, seed=0)
-    exact = {name: (shape, torch.float32) for name, (shape, _) in world.latent_types.items()}
-    replay = SequenceReplay(300, 16, 6, latents=exact)
+    types = {name: (shape, torch.float32) for name, (shape, _) in world.latent_types.items()}
+    latents = Latents(types)
+    replay = TensorDictReplayBuffer(
+        storage=PackedStorage(300), sampler=SequenceSampler(6, num_envs=3), transform=latents,
+        batch_size=16,
+    )  # fmt: skip
     records = [collector.next() for _ in range(40)]
     for record in records:
-        replay.extend(record)
+        replay.extend(record.reshape(-1))
     with torch.no_grad():
         for _ in range(150):
             batch = replay.sample()
             loss(batch)
-            replay.write_latents(batch)
+            latents.write(replay, batch)
         every = torch.cat(records, 1)
         truth = world.observe(
             world.image(every["observation"]), every["action"], every["first"]
         ).latent
-    tables = replay.state_dict()["tables"]
-    known = tables["known"].view(40, 3).t()
+    stored = replay.storage[:]
+    known = stored["known"].view(40, 3).t()
     assert known.float().mean() > 0.9
-    deter, stoch = (tables[key].view(40, 3, -1).transpose(0, 1) for key in ("deter", "stoch"))
+    deter, stoch = (stored[key].view(40, 3, -1).transpose(0, 1) for key in ("deter", "stoch"))
     torch.testing.assert_close(deter[known], truth.deter[known])
     assert torch.equal(stoch[known], truth.stoch[known])

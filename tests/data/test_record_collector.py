@@ -16,7 +16,7 @@ from torchrl.envs import ObservationNorm
 from torchrl.envs.utils import ExplorationType
 
 from composerl.bookkeeping.checkpoint import load_tree, save_tree
-from composerl.data import RecordCollector, SequenceReplay
+from composerl.data import PackedStorage, RecordCollector, SequenceSampler
 from composerl.envs import make_env
 
 
@@ -69,9 +69,11 @@ def test_each_field_of_a_record_is_decodable_from_the_others(num_envs, per_env, 
     assert collector.metrics()["collect/episodes"] == terminals + cuts
     assert len(records["action"].unique()) == 3
     # The replay keeps what it was given, and its slices are aligned as well.
-    replay = SequenceReplay(10_000, 64, 20)
+    replay = TensorDictReplayBuffer(
+        storage=PackedStorage(10_000), sampler=SequenceSampler(20, num_envs), batch_size=64
+    )
     for part in parts:
-        replay.extend(part)
+        replay.extend(part.transpose(0, 1).reshape(-1))
     check_alignment(replay.sample())
 
 

@@ -21,7 +21,7 @@ __all__ = ["RecordCollector"]
 
 
 class RecordCollector(VectorCollector):
-    """Steps environments with a recurrent policy; gives records for a ``SequenceReplay``.
+    """Steps environments with a recurrent policy; gives records for a ``SequenceSampler``.
 
     A record holds the ``observation`` at time t, the ``action`` taken before it, the ``reward``
     received on arriving there, ``first`` (an episode starts here: action and reward are 0) and
