@@ -96,6 +96,17 @@ def test_a_policy_factory_s_policy_explores_where_it_is():
         assert "action_value" in collector.next().keys()  # noqa: SIM118
 
 
+def test_a_factory_s_policy_with_memory_takes_torchrl_s_way():
+    def remembering():
+        policy = epsilon_greedy(poles())
+        policy.recurrent = True
+        return policy
+
+    collector = VectorCollector(poles(), policy_factory=remembering, frames_per_batch=10)
+    assert not collector.fast
+    assert collector.next().numel() == 10
+
+
 def test_another_storing_device_gets_the_batch_at_once():
     """The meta device stands for a GPU; TorchRL's constructor refuses it."""
     collector = VectorCollector(poles(), epsilon_greedy(poles()), frames_per_batch=10)

@@ -69,17 +69,17 @@ def look_inside(env: EnvBase) -> Inside | None:
     if not all(_is_simple(layer, ndim) for layer in layers):
         return None
     observation = [layer for layer in layers if "observation" in layer.in_keys]
-    if all(type(layer) in (DoubleToFloat, CatTensors) for layer in observation):
+    if not any(type(layer) is ObservationNorm for layer in observation):
         observation = []
     reward = [layer for layer in layers if type(layer) in (RewardClipping, RewardScaling)]
-    observation = [layer for layer in observation if type(layer) is not CatTensors]
     return Inside(envs, observation, reward)
 
 
 def apply(layers: list[Transform], data: Tensor) -> Tensor:
     """What the transforms make of one entry."""
     for layer in layers:
-        data = layer._apply_transform(data)
+        if type(layer) is not CatTensors:
+            data = layer._apply_transform(data)
     return data
 
 

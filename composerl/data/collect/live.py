@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,18 @@ class Finished:
         """One more."""
         self.latest.append((gained, length))
         self.number += 1
+
+    def count(self, batch: TensorDictBase, live: Live) -> None:
+        """Those that end in a batch of TorchRL's own rollout."""
+        number = len(live.returns)
+        reward = batch["next", "reward"].reshape(number, -1).tolist()
+        done = batch["next", "done"].reshape(number, -1).tolist()
+        for i in range(number):
+            for gained, end in zip(reward[i], done[i], strict=True):
+                live.returns[i] += gained
+                live.lengths[i] += 1
+                if end:
+                    self.add(*live.finish(i))
 
     def metrics(self) -> dict[str, float]:
         """Means over the latest ones, and the number of all."""

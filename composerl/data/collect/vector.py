@@ -91,7 +91,8 @@ class VectorCollector(Collector):
         self._live: Live | None = None
         self._finished = Finished()
         self._asking = Asking(self.policy, self._wrapped_policy, self.env)
-        needs_more = carry or asks_at_steps(kwargs) or not self._asking.needs_no_more
+        stateful = getattr(self.policy, "recurrent", False) and not self._remembers
+        needs_more = stateful or asks_at_steps(kwargs) or not self._asking.needs_no_more
         inside = None if needs_more else look_inside(self.env)
         self._envs: list[gym.Env] = inside.envs if inside else []
         self._of_observation: list[Transform] = inside.observation if inside else []
@@ -126,7 +127,9 @@ class VectorCollector(Collector):
         if not self.fast:
             batch = super().rollout()
             if batch is not None:
-                self._count_episodes(batch)
+                number = max(1, self.n_env)
+                self._live = self._live or Live(np.zeros((number, 0)), np.zeros(number, np.int64))
+                self._finished.count(batch, self._live)
             return batch
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
@@ -274,16 +277,3 @@ class VectorCollector(Collector):
         return (
             self._traj_pool.get_traj_and_increment().item() if self.track_traj_ids else live.ids[i]
         )
-
-    def _count_episodes(self, batch: TensorDictBase) -> None:
-        """Returns and lengths of the episodes in a batch of TorchRL's own rollout."""
-        number = max(1, self.n_env)
-        live = self._live = self._live or Live(np.zeros((number, 0)), np.zeros(number, np.int64))
-        reward = batch["next", "reward"].reshape(number, -1).tolist()
-        done = batch["next", "done"].reshape(number, -1).tolist()
-        for i in range(number):
-            for gained, end in zip(reward[i], done[i], strict=True):
-                live.returns[i] += gained
-                live.lengths[i] += 1
-                if end:
-                    self._finished.add(*live.finish(i))
