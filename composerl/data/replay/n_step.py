@@ -66,13 +66,18 @@ class NStep(SampleUnit):
         alive = _same_episode(storage, path) & (ahead <= later)
         count = alive.sum(1)
         last = path.gather(1, count.unsqueeze(1) - 1).squeeze(1)
-        packed = isinstance(storage, PackedStorage)
-        following = storage.next_rows(last) if packed else storage.get(last).get("next")
         rewards = _column(storage, ("next", "reward"))[:, 0][path]
-        following.set("reward", (rewards * alive * self.gamma**ahead).sum(1, keepdim=True))
+        total = (rewards * alive * self.gamma**ahead).sum(1, keepdim=True)
+        steps = count.unsqueeze(1)
+        if isinstance(storage, PackedStorage):
+            columns = storage.next_columns(last)
+            columns |= {("next", "reward"): total, ("steps_to_next_obs",): steps}
+            storage.put_instead(index, columns)
+            return index, info
         # What is in `info` takes the place of what the storage has for the row.
-        ahead_of_it = {("next", *path_of(key)): x for key, x in following.items(True, True)}
-        return index, info | ahead_of_it | {"steps_to_next_obs": count.unsqueeze(1)}
+        following = storage.get(last).get("next").set("reward", total)
+        found = {("next", *path_of(key)): value for key, value in following.items(True, True)}
+        return index, {**info, **found, "steps_to_next_obs": steps}
 
 
 def _column(storage: TensorStorage, key: NestedKey) -> Any:
