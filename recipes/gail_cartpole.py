@@ -69,7 +69,6 @@ def main(cfg: Config) -> Policy:
         spaces=env,
     )
     demos = TensorDictReplayBuffer(storage=data.DatasetStorage(experts.dataset, device=cfg.device))
-
     number = envs.Spaces.of(env).num_actions
     make_actor = modules.categorical_actor if number else modules.tanh_gaussian_actor
     actor = make_actor(env, cfg.hidden, activation="tanh", init="orthogonal")
