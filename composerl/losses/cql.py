@@ -81,10 +81,6 @@ class CQLLoss(SACLoss):
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
-    log_volume: Tensor
-    temperature: Tensor
-    min_q_weight: Tensor
-    lagrange_thresh: Tensor
 
     def __init__(
         self,
@@ -164,7 +160,7 @@ class CQLLoss(SACLoss):
                 [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
             )
 
-        q = torch.stack([self._q(net, batch, actions) for net in self.qvalue_network])
+        q = self._q(self.qvalue_network, batch, actions)
         q_data = q[:, -1]
         floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
@@ -191,9 +187,7 @@ class CQLLoss(SACLoss):
             actions, log_prob = actions[:-1], log_prob[:-1]
         else:
             actions, log_prob = actions[-1:], log_prob[-1:]
-        values = torch.stack(
-            [self._q(net, batch, actions, next_step=True) for net in self.target_qvalue_network]
-        ).amin(0)
+        values = self._q(self.target_qvalue_network, batch, actions, next_step=True).amin(0)
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)

@@ -49,8 +49,6 @@ class DiscreteCQLLoss(LeanLoss):
         action_value: NestedKey = "action_value"
 
     tensor_keys: _AcceptedKeys
-    temperature: Tensor
-    min_q_weight: Tensor
     default_keys = _AcceptedKeys
     out_keys = ["loss_qvalue", "loss_cql", "pred_value", "target_value"]  # noqa: RUF012
 

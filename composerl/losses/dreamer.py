@@ -80,11 +80,6 @@ class DreamerLoss(WorldModelLoss):
         *WorldModelLoss.out_keys, "loss_actor", "loss_value", "loss_replay",
         "entropy", "return", "value", "return_range",
     ]  # fmt: skip
-    lmbda: Tensor
-    entropy_coeff: Tensor
-    return_rate: Tensor
-    replay_scale: Tensor
-    return_range: Tensor
 
     def __init__(
         self,

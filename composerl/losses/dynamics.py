@@ -84,7 +84,6 @@ class DynamicsLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
-    bounds_weight: Tensor
 
     def __init__(
         self,

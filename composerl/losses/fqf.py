@@ -81,7 +81,6 @@ class FQFLoss(QuantileLoss):
         "loss_qvalue", "loss_fraction", "pred_value", "target_value", "td_error",
         "fraction_entropy",
     ]  # fmt: skip
-    entropy_coeff: Tensor
     fraction_network: Any  # returns three tensors, which no type of torch's says
 
     def __init__(

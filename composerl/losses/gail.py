@@ -92,9 +92,6 @@ class GAILLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
-    gp_lambda: Tensor
-    entropy_coeff: Tensor
-    label_smoothing: Tensor
     out_keys = [  # noqa: RUF012
         "loss_discriminator", "accuracy_expert", "accuracy_policy", "logits_expert",
         "logits_policy", "entropy",

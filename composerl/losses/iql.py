@@ -87,9 +87,6 @@ class IQLLoss(LeanLoss):
         state_action_value: NestedKey = "state_action_value"
 
     tensor_keys: _AcceptedKeys
-    temperature: Tensor
-    expectile: Tensor
-    max_advantage_weight: Tensor
     default_keys = _AcceptedKeys
     out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
 

@@ -68,10 +68,6 @@ class ClipPPOLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
-    clip_epsilon: Tensor
-    entropy_coeff: Tensor
-    critic_coeff: Tensor
-    clip_value: Tensor
     out_keys = [  # noqa: RUF012
         "loss_objective", "loss_critic", "entropy", "kl_approx", "clip_fraction",
     ]  # fmt: skip

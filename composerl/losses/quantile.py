@@ -29,7 +29,6 @@ class QuantileLoss(LeanLoss):
     default_keys = TransitionKeys
     # A lambda-return mixes values, not distributions.
     SUPPORTED_VALUE_ESTIMATORS = (ValueEstimators.TD0,)
-    kappa: Tensor
     value_network: Any  # what it must have, no type of torch's says
 
     def __init__(

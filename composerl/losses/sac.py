@@ -87,10 +87,6 @@ class SACLoss(LeanLoss):
         state_action_value: NestedKey = "state_action_value"
 
     tensor_keys: _AcceptedKeys
-    low: Tensor
-    high: Tensor
-    target_entropy: Tensor
-    log_alpha: Tensor
     default_keys = _AcceptedKeys
 
     def __init__(
@@ -147,10 +143,10 @@ class SACLoss(LeanLoss):
         alpha = self.log_alpha.detach().exp()
         with torch.no_grad():
             next_action, next_log_prob = self._act(batch, next_step=True)
-            next_q = self._all_q(self.target_qvalue_network, batch, next_action, next_step=True)
+            next_q = self._q(self.target_qvalue_network, batch, next_action, next_step=True)
             target = self._target(batch, next_q.amin(0) - alpha * next_log_prob)
 
-        q = self._all_q(self.qvalue_network, batch, action)
+        q = self._q(self.qvalue_network, batch, action)
         return {
             "loss_actor": alpha * log_prob - self._gain(batch, new_action),
             **self._critic_rows(q, target),
@@ -174,11 +170,9 @@ class SACLoss(LeanLoss):
         """What the actor climbs ``(batch,)``: the least critic, whose weights stay out of it."""
         networks = self.qvalue_network
         if torch.compiler.is_compiling():
-            one = action.unsqueeze(0)
-            values = [self._q(net, batch, one, frozen=True)[0] for net in networks]
-            return torch.stack(values).amin(0)
+            return self._q(networks, batch, action, frozen=True).amin(0)
         with frozen(networks):
-            return self._all_q(networks, batch, action).amin(0)
+            return self._q(networks, batch, action).amin(0)
 
     def _act(self, batch: TensorDictBase, *, next_step: bool = False) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
@@ -187,37 +181,31 @@ class SACLoss(LeanLoss):
             return squashed_sample(loc, scale, self.low, self.high)
         return rsample_and_log_prob(distribution(self.actor_network, batch, next_step=next_step))
 
-    def _all_q(
-        self,
-        networks: nn.ModuleList,
-        batch: TensorDictBase,
-        action: Tensor,
-        *,
-        next_step: bool = False,
-    ) -> Tensor:
-        """Q(s, a) of every critic, ``(critics, batch)``."""
-        given, key = {self.tensor_keys.action: action}, self.tensor_keys.state_action_value
-        values = [
-            call_network(network, batch, key, given=given, next_step=next_step)
-            for network in networks
-        ]
-        return torch.stack(values).squeeze(-1)
-
     def _q(
         self,
-        network: nn.Module,
+        networks: nn.ModuleList,
         batch: TensorDictBase,
         actions: Tensor,
         *,
         next_step: bool = False,
         frozen: bool = False,
     ) -> Tensor:
-        """Q(s, a) of ``(k, batch, action)`` actions, ``(k, batch)``, some rows at a time."""
+        """Q(s, a) of every critic, ``(critics, batch)``; ``(critics, k, batch)`` of k actions."""
         keys = self.tensor_keys
-        size = max(1, CHUNK // max(1, batch.numel()))
-        parts = [
-            call_network(network, batch, keys.state_action_value, given={keys.action: part},
-                         lead=part.shape[:1], next_step=next_step, frozen=frozen)
-            for part in actions.split(size)
-        ]  # fmt: skip
-        return torch.cat(parts).squeeze(-1)
+        several = actions.ndim > batch.ndim + self.low.ndim
+        parts = actions.split(max(1, CHUNK // max(1, batch.numel()))) if several else [actions]
+
+        def value(network: TensorDictModule, part: Tensor) -> Tensor:
+            return call_network(
+                network,
+                batch,
+                keys.state_action_value,
+                given={keys.action: part},
+                lead=part.shape[:1] if several else (),
+                next_step=next_step,
+                frozen=frozen,
+            )
+
+        values = [[value(network, part) for part in parts] for network in networks]
+        every = [torch.cat(one) if len(one) > 1 else one[0] for one in values]
+        return torch.stack(every).squeeze(-1)

@@ -106,11 +106,6 @@ class WorldModelLoss(LeanLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
-    gamma: Tensor
-    dynamics_scale: Tensor
-    free_nats: Tensor
-    representation_scale: Tensor
-    bins: Tensor
     world_network: Any  # what it must have, no type of torch's says
     out_keys = [  # noqa: RUF012
         "loss_image", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation", "kl",

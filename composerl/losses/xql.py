@@ -57,13 +57,6 @@ class XQLLoss(IQLLoss):
     Reads, writes and returns what :class:`~composerl.losses.IQLLoss` does.
     """
 
-    action_noise: Tensor
-    low: Tensor
-    high: Tensor
-    half_range: Tensor
-    loss_temperature: Tensor
-    max_value_diff_exp: Tensor
-
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,

@@ -19,9 +19,9 @@ from torchrl.envs import EnvBase
 from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP, Normalize, ObsStats
+from composerl.modules.mlp import MLP, Head, ObsStats
 
-__all__ = ["Actor", "Head", "gaussian_actor", "make_actor", "tanh_gaussian_actor"]
+__all__ = ["Actor", "gaussian_actor", "make_actor", "tanh_gaussian_actor"]
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
@@ -43,19 +43,6 @@ class Actor(ProbabilisticActor):
     def explore(self, observation: Tensor) -> Tensor:
         """A random action for a batch of observations, ``(batch, action)``, within the bounds."""
         return self.module[0].module.explore(observation)
-
-
-class Head(nn.Module):
-    """Observation to what the trunk makes of it, standardised before if there are statistics."""
-
-    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
-        super().__init__()
-        self.normalize = Normalize.maybe(spaces.obs_shape, normalize)
-        self.trunk = trunk
-
-    def features(self, observation: Tensor) -> Tensor:
-        """The trunk's outputs."""
-        return self.trunk(observation if self.normalize is None else self.normalize(observation))
 
 
 class _BoxHead(Head):
@@ -134,12 +121,10 @@ def gaussian_actor(
         normalize: mean and standard deviation of the observations, to be part of the network.
     """
     spaces = Spaces.of(env).require_box("gaussian_actor")
-    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
-                             "layer_norm": layer_norm, "init": init}  # fmt: skip
-    trunk = MLP(spaces.obs_dim, spaces.action_dim, out_gain=0.01, **shape)
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
     head = _GaussianHead(spaces, trunk, normalize)
-    return make_actor("gaussian_actor", head, spaces, shape, ["loc", "scale"],
-                      IndependentNormal, validate_args=False)  # fmt: skip
+    return make_actor("gaussian_actor", head, spaces, IndependentNormal, validate_args=False)
 
 
 def tanh_gaussian_actor(
@@ -157,45 +142,29 @@ def tanh_gaussian_actor(
     in :func:`gaussian_actor`.
     """
     spaces = Spaces.of(env).require_box("tanh_gaussian_actor")
-    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
-                             "layer_norm": layer_norm, "init": init}  # fmt: skip
-    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, out_gain=0.01, **shape)
+    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
     head = _TanhGaussianHead(spaces, trunk, normalize)
     low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
-    return make_actor("tanh_gaussian_actor", head, spaces, shape, ["loc", "scale"],
-                      TanhNormal, low=low, high=high, tanh_loc=False)  # fmt: skip
+    return make_actor(
+        "tanh_gaussian_actor", head, spaces, TanhNormal, low=low, high=high, tanh_loc=False
+    )
 
 
 def make_actor(
-    factory: str,
-    head: Head,
-    spaces: Spaces,
-    shape: dict[str, Any],
-    parameters: list[str],
-    distribution: type[Distribution],
-    **options: Any,
+    factory: str, head: Head, spaces: Spaces, distribution: type[Distribution], **options: Any
 ) -> Actor:
-    """A head with a distribution on top, which says what it is: ``factory`` and its arguments.
-
-    Args:
-        factory: name of the function that makes it.
-        head: observation to the distribution's parameters.
-        spaces: sizes and bounds.
-        shape: the factory's arguments but for ``normalize``.
-        parameters: names of what the head returns, as the distribution calls it.
-        distribution: its class.
-        **options: for the distribution.
-    """
-    spec = Categorical(spaces.action_dim)
+    """A head with a distribution on top, which says by what ``factory`` it was made."""
+    names, spec = ["logits"], Categorical(spaces.action_dim)
     if not spaces.discrete:
-        spec = Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high))
+        names, spec = ["loc", "scale"], Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high))
     actor = Actor(
-        module=TensorDictModule(head, in_keys=["observation"], out_keys=parameters),
-        in_keys=parameters,
+        module=TensorDictModule(head, in_keys=["observation"], out_keys=names),
+        in_keys=names,
         spec=spec,
         distribution_class=distribution,
         distribution_kwargs=options,
     )
-    arguments = {**shape, "normalize": head.normalize is not None}
+    arguments = {**head.trunk.arguments, "normalize": head.normalize is not None}
     actor.description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
     return actor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from torch.distributions import Categorical
 from torchrl.envs import EnvBase
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.actors import Actor, Head, make_actor
-from composerl.modules.mlp import MLP, ObsStats
+from composerl.modules.actors import Actor, make_actor
+from composerl.modules.mlp import MLP, Head, ObsStats
 
 __all__ = ["categorical_actor"]
 
@@ -48,9 +47,7 @@ def categorical_actor(
     :func:`~composerl.modules.gaussian_actor`.
     """
     spaces = Spaces.of(env).require_discrete("categorical_actor")
-    shape: dict[str, Any] = {"hidden": list(hidden), "activation": activation,
-                             "layer_norm": layer_norm, "init": init}  # fmt: skip
-    trunk = MLP(spaces.obs_dim, spaces.action_dim, out_gain=0.01, **shape)
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
     head = _CategoricalHead(spaces, trunk, normalize)
-    return make_actor("categorical_actor", head, spaces, shape, ["logits"],
-                      Categorical, validate_args=False)  # fmt: skip
+    return make_actor("categorical_actor", head, spaces, Categorical, validate_args=False)

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP, Normalize, ObsStats
+from composerl.modules.mlp import MLP, Head, Normalize, ObsStats
 
 __all__ = ["twin_q", "value"]
 
 
-class _StateAction(nn.Module):
+class _StateAction(Head):
     """Q(s, a): observation and action concatenated."""
 
-    def __init__(self, trunk: MLP, normalize: Normalize | None) -> None:
-        super().__init__()
-        self.normalize = normalize
-        self.trunk = trunk
-
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        if self.normalize is not None:
-            observation = self.normalize(observation)
-        return self.trunk(torch.cat([observation, action], -1))
+        return self.features(observation, action)
 
 
 def twin_q(
@@ -50,7 +42,7 @@ def twin_q(
     for _ in range(number):
         trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, activation=activation,
                     layer_norm=layer_norm, init=init)  # fmt: skip
-        net = _StateAction(trunk, Normalize.maybe(spaces.obs_shape, normalize))
+        net = _StateAction(spaces, trunk, normalize)
         critics.append(TensorDictModule(net, ["observation", "action"], ["state_action_value"]))
     return critics
 

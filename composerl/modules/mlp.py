@@ -8,7 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "INITS", "MLP", "Normalize", "ObsStats", "hidden_layers", "orthogonal_"]
+from composerl.envs.spaces import Spaces
+
+__all__ = ["ACTIVATIONS", "INITS", "MLP", "Head", "Normalize", "ObsStats", "hidden_layers"]
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU, "gelu": nn.GELU}
 INITS = ("default", "orthogonal")
@@ -34,14 +36,23 @@ class Normalize(nn.Module):
         self.register_buffer("mean", mean.clone().float())
         self.register_buffer("std", std.clone().float())
 
-    @classmethod
-    def maybe(cls, shape: Sequence[int], stats: ObsStats) -> Normalize | None:
-        """A normaliser, or none where ``stats`` is False."""
-        return cls(shape, stats) if stats else None
-
     def forward(self, x: Tensor) -> Tensor:
         """Standardise the last dimensions of ``x``."""
         return (x - self.mean) / self.std
+
+
+class Head(nn.Module):
+    """Observation to what a trunk makes of it, standardised before if there are statistics."""
+
+    def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
+        super().__init__()
+        self.normalize = Normalize(spaces.obs_shape, normalize) if normalize else None
+        self.trunk = trunk
+
+    def features(self, observation: Tensor, *others: Tensor) -> Tensor:
+        """The trunk's outputs; ``others`` stand beside the observation."""
+        x = observation if self.normalize is None else self.normalize(observation)
+        return self.trunk(torch.cat([x, *others], -1) if others else x)
 
 
 class MLP(nn.Sequential):
@@ -56,6 +67,9 @@ class MLP(nn.Sequential):
         init: ``default`` (PyTorch's) or ``orthogonal`` (gain sqrt 2, ``out_gain`` for the last
             layer, zero biases).
         out_gain: gain of the last layer's orthogonal initialisation.
+
+    Attributes:
+        arguments: ``hidden``, ``activation``, ``layer_norm`` and ``init`` as JSON can hold them.
     """
 
     def __init__(
@@ -75,11 +89,13 @@ class MLP(nn.Sequential):
             raise ValueError(f"init must be one of {INITS}, got {init!r}")
         layers = hidden_layers(in_dim, hidden, activation, layer_norm=layer_norm)
         super().__init__(*layers, nn.Linear(hidden[-1] if hidden else in_dim, out_dim))
+        self.arguments = {"hidden": list(hidden), "activation": activation,
+                          "layer_norm": layer_norm, "init": init}  # fmt: skip
         if init == "orthogonal":
             *inner, last = self  # slicing a Sequential would build another MLP
             for layer in inner:
-                orthogonal_(layer, 2**0.5)
-            orthogonal_(last, out_gain)
+                _orthogonal_(layer, 2**0.5)
+            _orthogonal_(last, out_gain)
 
 
 def hidden_layers(
@@ -96,7 +112,7 @@ def hidden_layers(
     return layers
 
 
-def orthogonal_(layer: nn.Module, gain: float) -> None:
+def _orthogonal_(layer: nn.Module, gain: float) -> None:
     """Orthogonal weights and zero biases for a linear layer; anything else is left alone."""
     if isinstance(layer, nn.Linear):
         nn.init.orthogonal_(layer.weight, gain)
