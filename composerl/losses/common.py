@@ -218,7 +218,9 @@ class LeanLoss(PlainNetworks):
         self, batch: TensorDictBase, mask: Tensor | None
     ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
         """How rows become losses (with masks and priority weights) and metrics (masks only)."""
-        weights = self._maybe_get_priority_weight(batch)
+        weights = None
+        if self.use_prioritized_weights in (True, "auto"):
+            weights = batch.get(self.tensor_keys.priority_weight, None)
         if weights is not None:
             weights = weights.reshape(batch.batch_size)
         if mask is None and weights is None and self.reduction == "mean":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from composerl.losses.arguments import independent_copies
 from composerl.losses.common import LeanLoss, TransitionKeys
 from composerl.losses.functional import advantage_weighted_loss, expectile_loss
-from composerl.losses.reading import distribution, read
+from composerl.losses.reading import action_log_prob, distribution
 
 __all__ = ["IQLLoss"]
 
@@ -129,7 +129,8 @@ class IQLLoss(LeanLoss):
         advantage = min_q - self._value(self.value_network, batch, key)
         loss_value = self._value_loss(batch, min_q, advantage, mask)
         critics = self._critic_rows(self._all_q(self.qvalue_network, batch), target)
-        log_prob = self._log_prob(batch)
+        dist = distribution(self.actor_network, batch)
+        log_prob = action_log_prob(dist, batch, self.tensor_keys.action)
         loss_actor = advantage_weighted_loss(
             log_prob, advantage, self.temperature, self.max_advantage_weight
         )
@@ -144,14 +145,3 @@ class IQLLoss(LeanLoss):
         self, batch: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
     ) -> Tensor:
         return expectile_loss(advantage, self.expectile)
-
-    def _log_prob(self, batch: TensorDictBase) -> Tensor:
-        action = read(batch, self.tensor_keys.action)
-        log_prob = distribution(self.actor_network, batch).log_prob(action)
-        if log_prob.shape != batch.batch_size:
-            raise ValueError(
-                f"entry {self.tensor_keys.action!r} has shape {tuple(action.shape)}, whose "
-                f"log-probability has shape {tuple(log_prob.shape)} instead of the batch's "
-                f"{tuple(batch.batch_size)}"
-            )
-        return log_prob

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import (
     ProbabilisticTensorDictModule,
@@ -15,6 +16,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
+from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical
 
 __all__ = [
     "action_index",
@@ -181,6 +183,8 @@ def is_pair(actor: nn.Module) -> bool:
         and len(actor.module) == 2
         and _is_plain(actor.module[0])
         and isinstance(actor.module[1], ProbabilisticTensorDictModule)
+        # A mask of the actions, for example, comes from the batch.
+        and all(key in actor.module[0].out_keys for key in actor.module[1].in_keys)
     )
 
 
@@ -201,7 +205,7 @@ def action_index(action: Tensor, number: int, batch_size: torch.Size, key: Neste
     if action.shape == batch_size and not action.is_floating_point():
         return action.long()
     if action.shape == (*batch_size, number) and number > 1:
-        return action.argmax(-1)
+        return (action.byte() if action.dtype == torch.bool else action).argmax(-1)
     if action.shape == (*batch_size, 1) and not action.is_floating_point():
         return action.squeeze(-1).long()
     raise ValueError(
@@ -215,7 +219,11 @@ def action_log_prob(dist: Distribution, batch: TensorDictBase, key: NestedKey) -
     """Log-probability of the batch's actions, ``(batch,)``; integers and one-hot are both read."""
     action = read(batch, key)
     if isinstance(dist, Categorical):
-        action = action_index(action, dist.logits.shape[-1], batch.batch_size, key)
+        # A masked one may hold the logits of what is allowed alone.
+        number = getattr(dist, "num_samples", dist.logits.shape[-1])
+        action = action_index(action, number, batch.batch_size, key)
+        if isinstance(dist, (OneHotCategorical, MaskedOneHotCategorical)):
+            action = F.one_hot(action, number)
     elif action.shape != (shape := (*dist.batch_shape, *dist.event_shape)):
         raise ValueError(f"entry {key!r} must have shape {tuple(shape)}, got {tuple(action.shape)}")
     return dist.log_prob(action).reshape(batch.batch_size)

@@ -165,7 +165,7 @@ def _discrete_forms(loss: LossModule, batch: TensorDict, num_actions: int) -> No
 
 
 def _one_graph(loss: LossModule, batch: TensorDict) -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     # The eager backend still fails on a graph break, without the time of generating code.
     compiled = torch.compile(loss, fullgraph=True, backend="eager")
     expected = call(loss, batch)

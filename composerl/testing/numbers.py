@@ -139,6 +139,4 @@ def _value_estimator(loss: LossModule, batch: TensorDict) -> None:
     assert changed, "make_value_estimator(gamma=...) changes no loss"
 
 
-CHECKS = (
-    _reductions, _mask, _weights, _priority, _gradients, _targets, _value_estimator
-)  # fmt: skip
+CHECKS = (_reductions, _mask, _weights, _priority, _gradients, _targets, _value_estimator)

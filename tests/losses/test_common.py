@@ -9,7 +9,15 @@ import torch
 from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
+from torch.distributions import Categorical
+from torchrl.modules import (
+    MaskedCategorical,
+    MaskedOneHotCategorical,
+    OneHotCategorical,
+    ProbabilisticActor,
+)
 
+from composerl.losses import BCLoss
 from composerl.losses.common import LeanLoss
 from composerl.losses.reading import call_network, read
 
@@ -138,3 +146,30 @@ def test_an_output_that_is_not_written_is_named():
     batch = TensorDict({"observation": torch.ones(4, 1), "action": torch.ones(4, 1)}, [4])
     with pytest.raises(ValueError, match=r"must write 'value', it writes \['q'\]"):
         call_network(networks()[1], batch, "value")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("form", ["(B,)", "(B, 1)", "bool", "int", "float"])
+def test_discrete_actions_of_every_form_and_distribution(form, one_hot, masked):
+    """Logits (0, 1, 2) for every row: log-softmax over all three, or over the two allowed ones."""
+    network = TensorDictModule(
+        lambda observation: torch.arange(3.0).expand(len(observation), 3),
+        in_keys=["observation"],
+        out_keys=["logits"],
+    )
+    kinds = {(False, False): Categorical, (True, False): OneHotCategorical,
+             (False, True): MaskedCategorical, (True, True): MaskedOneHotCategorical}  # fmt: skip
+    keys = {"logits": "logits", **({"mask": "action_mask"} if masked else {})}
+    actor = ProbabilisticActor(network, in_keys=keys, distribution_class=kinds[one_hot, masked])
+    index = torch.tensor([0, 1, 1, 0])
+    hot = nn.functional.one_hot(index, 3)
+    action = {"(B,)": index, "(B, 1)": index.unsqueeze(-1), "bool": hot.bool(), "int": hot,
+              "float": hot.float()}[form]  # fmt: skip
+    mask = torch.tensor([True, True, not masked]).expand(4, 3)
+    batch = TensorDict({"observation": torch.zeros(4, 2), "action": action,
+                        "action_mask": mask}, [4])  # fmt: skip
+    loss = BCLoss(actor, reduction="none")
+    logits = torch.arange(3.0)[: 2 if masked else 3]
+    torch.testing.assert_close(loss(batch)["loss_bc"], -logits.log_softmax(0)[index])
+    assert ("action_mask" in loss.in_keys) == masked
