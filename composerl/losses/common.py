@@ -204,8 +204,9 @@ class LeanLoss(PlainNetworks):
         for key, value in rows.items():
             if key.startswith("loss_"):
                 out[key] = reduce(value)
-            else:
-                out[key] = average(value.detach()) if value.ndim else value.detach().expand(shape)
+                continue
+            value = value.detach() if value.requires_grad else value
+            out[key] = average(value) if value.ndim else value.expand(shape)
         return TensorDict(out, shape)
 
     def _mask(self, batch: TensorDictBase) -> Tensor | None:

@@ -160,7 +160,7 @@ class CQLLoss(SACLoss):
                 [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
             )
 
-        q = self._q(self.qvalue_network, batch, actions)
+        q = self._q(self.qvalue_network, batch, actions, several=True)
         q_data = q[:, -1]
         floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
@@ -187,7 +187,8 @@ class CQLLoss(SACLoss):
             actions, log_prob = actions[:-1], log_prob[:-1]
         else:
             actions, log_prob = actions[-1:], log_prob[-1:]
-        values = self._q(self.target_qvalue_network, batch, actions, next_step=True).amin(0)
+        critics = self.target_qvalue_network
+        values = self._q(critics, batch, actions, several=True, next_step=True).amin(0)
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)

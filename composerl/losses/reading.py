@@ -21,12 +21,12 @@ from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical
 __all__ = [
     "action_index",
     "action_log_prob",
+    "as_pair",
     "blank",
     "call_network",
     "distribution",
     "evaluate",
     "frozen",
-    "is_pair",
     "network_inputs",
     "read",
     "step_key",
@@ -166,8 +166,9 @@ def distribution(
     actor: ProbabilisticTensorDictSequential, batch: TensorDictBase, *, next_step: bool = False
 ) -> Distribution:
     """The actor's action distribution at the batch's observations, or at the next ones."""
-    if is_pair(actor):
-        network, head = actor.module
+    pair = as_pair(actor)
+    if pair is not None:
+        network, head = pair
         out = network.module(*network_inputs(network, batch, next_step=next_step))
         out = out if isinstance(out, tuple) else (out,)
         # get_dist only looks its parameters up by key, which a dictionary does as well.
@@ -176,16 +177,18 @@ def distribution(
     return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))
 
 
-def is_pair(actor: nn.Module) -> bool:
-    """Whether the actor is a plain network and a distribution of its outputs."""
-    return (
-        isinstance(actor, ProbabilisticTensorDictSequential)
-        and len(actor.module) == 2
-        and _is_plain(actor.module[0])
-        and isinstance(actor.module[1], ProbabilisticTensorDictModule)
-        # A mask of the actions, for example, comes from the batch.
-        and all(key in actor.module[0].out_keys for key in actor.module[1].in_keys)
-    )
+def as_pair(
+    actor: nn.Module,
+) -> tuple[TensorDictModule, ProbabilisticTensorDictModule] | None:
+    """The actor's two parts, if it is a plain network and a distribution of its outputs alone."""
+    if not isinstance(actor, ProbabilisticTensorDictSequential) or len(actor.module) != 2:
+        return None
+    network, head = actor.module
+    if not _is_plain(network) or not isinstance(head, ProbabilisticTensorDictModule):
+        return None
+    # A mask of the actions, for example, comes from the batch.
+    alone = head.in_keys == network.out_keys or {*head.in_keys} <= {*network.out_keys}
+    return (network, head) if alone else None
 
 
 def _is_plain(network: nn.Module) -> bool:

@@ -187,12 +187,12 @@ class SACLoss(LeanLoss):
         batch: TensorDictBase,
         actions: Tensor,
         *,
+        several: bool = False,
         next_step: bool = False,
         frozen: bool = False,
     ) -> Tensor:
-        """Q(s, a) of every critic, ``(critics, batch)``; ``(critics, k, batch)`` of k actions."""
+        """Q(s, a) of every critic, ``(critics, batch)``; of several ``(critics, k, batch)``."""
         keys = self.tensor_keys
-        several = actions.ndim > batch.ndim + self.low.ndim
         parts = actions.split(max(1, CHUNK // max(1, batch.numel()))) if several else [actions]
 
         def value(network: TensorDictModule, part: Tensor) -> Tensor:

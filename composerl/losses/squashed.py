@@ -11,7 +11,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
 from torchrl.modules import TanhNormal
 
-from composerl.losses.reading import is_pair, network_inputs
+from composerl.losses.reading import as_pair, network_inputs
 
 __all__ = ["is_squashed", "squashed_parameters", "squashed_sample"]
 
@@ -53,9 +53,10 @@ def squashed_parameters(
 
 def is_squashed(actor: ProbabilisticTensorDictSequential, low: Tensor, high: Tensor) -> bool:
     """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
-    if not is_pair(actor):
+    pair = as_pair(actor)
+    if pair is None:
         return False
-    network, head = actor.module
+    network, head = pair
     options = dict(head.distribution_kwargs)
     return (
         head.distribution_class is TanhNormal

@@ -70,8 +70,7 @@ class AttachedLoss(IQLLoss):
 class WeightlessLoss(IQLLoss):
     """Ignores the importance weights."""
 
-    def _maybe_get_priority_weight(self, tensordict):
-        return None
+    use_prioritized_weights = False
 
 
 class FloatyLoss(IQLLoss):
