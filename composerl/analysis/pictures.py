@@ -25,7 +25,7 @@ def open_loop(
 
     Args:
         world: what imagines.
-        records: ``(batch, time)``, as a :class:`~composerl.data.SequenceReplay` samples them.
+        records: ``(batch, time)``, as a :class:`~composerl.data.SequenceSampler` draws them.
         shown: frames that the model sees; a white line above them says so.
         rows: how many of the sequences to draw.
     """

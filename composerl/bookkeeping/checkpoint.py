@@ -1,15 +1,17 @@
 """Files that hold training state: one safetensors file each, written atomically, never pickled.
 
-A *tree* is anything made of dicts, lists, tuples, numbers, strings, None and tensors. Its tensors
-are the file's tensors, the rest is JSON in the file's header, so that reading one back can do
-nothing but make plain values. One file means that ``os.replace`` swaps old for new in one step:
-a crash at any point leaves the previous checkpoint whole.
+A *tree* is anything made of dicts, lists, tuples, numbers, strings, None and tensors, and what
+TorchRL's states have besides: TensorDicts and their states, shapes, devices. Its tensors are the
+file's tensors, the rest is JSON in the file's header, so that reading one back can do nothing but
+make plain values. One file means that ``os.replace`` swaps old for new in one step: a crash at any
+point leaves the previous checkpoint whole.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from composerl._files import replace_file
@@ -89,7 +92,7 @@ def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> A
                     f"up to {FORMAT}: update composerl"
                 )
             return use(header, file)
-    except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RecursionError) as error:
+    except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
 
 
@@ -174,7 +177,18 @@ class _Encoder:
                 self._seen[identity] = self._store(tensor)
             return self._seen[identity]
         if isinstance(node, dict):
-            return {"!dict": [[self.encode(x) for x in pair] for pair in node.items()]}
+            pairs = {"!dict": [[self.encode(x) for x in pair] for pair in node.items()]}
+            about = getattr(node, "_metadata", {})
+            # A TensorDict's batch size; not the versions of modules.
+            if any("batch_size" in part for part in about.values()):
+                return {"!state": [pairs, self.encode(dict(about))]}
+            return pairs
+        if isinstance(node, TensorDictBase):
+            return {"!tensordict": self.encode(node.state_dict())}
+        if isinstance(node, torch.Size):
+            return {"!size": list(node)}
+        if isinstance(node, torch.device):
+            return {"!device": str(node)}
         if isinstance(node, tuple):
             return {"!tuple": [self.encode(item) for item in node]}
         if isinstance(node, list):
@@ -186,6 +200,9 @@ class _Encoder:
         raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
 
     def _store(self, tensor: Tensor) -> dict[str, Any]:
+        if tensor.dtype == torch.bool:
+            # Memory that was never written has bytes besides 0 and 1, which a copy may change.
+            tensor = tensor.view(torch.uint8) != 0
         if self.blocks is not None and tensor.nbytes >= LARGE:
             about = self.blocks.write(tensor)
             self.names += about["names"]
@@ -218,5 +235,15 @@ def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
             return tuple(decode(item) for item in value)
         if tag == "!dict":
             return {decode(item[0]): decode(item[-1]) for item in value}
+        if tag == "!state":
+            state = OrderedDict(decode(value[0]))
+            state._metadata = decode(value[1])  # type: ignore[attr-defined]  # as torch does
+            return state
+        if tag == "!tensordict":
+            return TensorDict().load_state_dict(decode(value), strict=False)
+        if tag == "!size":
+            return torch.Size(value)
+        if tag == "!device":
+            return torch.device(value)
         raise KeyError(f"unknown tag {tag!r}")
     return node

@@ -70,7 +70,7 @@ class WorldModelLoss(LeanLoss):
     ``("collector", "mask")``. A replay that keeps latents adds ``known`` and the fields of the
     network's states (``deter``, ``stoch``): where the last context record's is known, the sequence
     goes on from it; else from zeros, through the context. The states found are then written into
-    the batch, for :meth:`composerl.data.SequenceReplay.write_latents`.
+    the batch, for :meth:`composerl.data.Latents.write`.
 
     Returns: ``loss_image``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
     ``loss_representation`` (with reduction ``"none"`` ``(batch, time - context)``); detached

@@ -23,10 +23,11 @@ def ours(name: str, compiled: bool) -> float:
     """The loop of our recipes."""
     import torch
     from torch.optim import RMSprop
+    from torchrl.data import TensorDictReplayBuffer
 
     from composerl import Update
     from composerl.bookkeeping.machine import keep_freed_memory
-    from composerl.data import ReplayBuffer, VectorCollector
+    from composerl.data import PackedStorage, VectorCollector
     from composerl.envs import make_env
     from composerl.envs.spaces import Spaces
     from composerl.losses import FQFLoss, IQNLoss
@@ -49,13 +50,13 @@ def ours(name: str, compiled: bool) -> float:
         ]
         update = Update(loss, optimizer=optimizers, compile=compiled)
     actor.epsilon = 0.1
-    buffer = ReplayBuffer(20_000, 64)
+    buffer = TensorDictReplayBuffer(storage=PackedStorage(20_000), batch_size=64)
     # One update per environment step either way: eight of each in a turn.
     collector = VectorCollector(make_env("CartPole-v1", 8), actor, frames_per_batch=8, seed=0)
 
     def play(steps: int, *, train: bool) -> None:
         for _ in range(0, steps, 8):
-            buffer.extend(collector.next())
+            buffer.extend(collector.next().reshape(-1))
             for _ in range(8 if train else 0):
                 update(buffer.sample())
 

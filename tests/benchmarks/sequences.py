@@ -9,13 +9,14 @@ import argparse
 import statistics
 import warnings
 from time import process_time
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
-from composerl.data import RecordCollector, SequenceReplay
+from composerl.data import Latents, PackedStorage, RecordCollector, SequenceSampler
 from composerl.envs import make_env
 
 
@@ -34,6 +35,16 @@ def records(lanes: int, steps: int, side: int) -> TensorDict:
     )
 
 
+def replay(size: int, slices: int, length: int, **parts: Any) -> TensorDictReplayBuffer:
+    """A stock buffer with our storage and sampler."""
+    return TensorDictReplayBuffer(
+        storage=PackedStorage(size),
+        sampler=SequenceSampler(length, parts.pop("num_envs", 1)),
+        batch_size=slices,
+        **parts,
+    )
+
+
 def main() -> None:
     """Print milliseconds of a sample, and records a second."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -43,8 +54,9 @@ def main() -> None:
     torch.set_num_threads(1)
     data = records(4, 2000, 64)
     for slices, length in ((8, 32), (16, 64)):
-        ours = SequenceReplay(8000, slices, length)
-        ours.extend(data)
+        rows = data.transpose(0, 1).reshape(-1)  # step by step
+        ours = replay(8000, slices, length, num_envs=4)
+        ours.extend(rows)
         one_episode = torch.zeros(8000, dtype=torch.bool)
         one_episode[1999::2000] = True
         theirs = TensorDictReplayBuffer(
@@ -54,8 +66,9 @@ def main() -> None:
         )
         theirs.extend(data.reshape(-1).set("end", one_episode))
         flat = data["observation"].flatten(0, 1)
-        latent = SequenceReplay(8000, slices, length, latents={"deter": (256,), "stoch": (16, 16)})
-        latent.extend(data)
+        latents = Latents({"deter": (256,), "stoch": (16, 16)})
+        latent = replay(8000, slices, length, num_envs=4, transform=latents)
+        latent.extend(rows)
 
         def bare(flat: torch.Tensor = flat, slices: int = slices, length: int = length) -> None:
             rows = torch.randint(0, 7900, (slices, 1)) + torch.arange(1 + length)
@@ -79,11 +92,11 @@ def main() -> None:
             print(f"  {name:26s} {statistics.median(seconds) * 1e3:7.2f} ms")
     for number in (1, 8):
         collector = RecordCollector(make_env("composerl/Catch-v0", number), None, seed=0)
-        replay = SequenceReplay(100_000, 8, 32)
-        replay.extend(collector.next())
+        buffer = replay(100_000, 8, 32, num_envs=number)
+        buffer.extend(collector.next().reshape(-1))
         begin = process_time()
         for _ in range(2000):
-            replay.extend(collector.next())
+            buffer.extend(collector.next().reshape(-1))
         rate = 2000 * number / (process_time() - begin)
         print(f"Catch, {number} at a time, random actions, stored: {rate:,.0f} records a second")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torchrl.data import TensorDictReplayBuffer
 
 import composerl
-from composerl.data import load_experts
+from composerl.data import DatasetStorage, load_experts
 from composerl.envs.spaces import Spaces
 from composerl.modules import categorical_actor, gaussian_actor
 from composerl.policy import Policy
@@ -30,31 +31,29 @@ def write_npz(path, lengths=(5, 8, 3), ends=(True, False, True)):
     return path
 
 
-def content(buffer):
-    return buffer[:]
+def content(experts):
+    """What a buffer samples from."""
+    return TensorDictReplayBuffer(storage=DatasetStorage(experts.dataset))[:]
 
 
 def test_the_scripted_balancer_never_falls():
     experts = load_experts("scripted", "CartPole-v1", episodes=20)
-    assert experts.episodes == 20
     assert experts.lengths == (500,) * 20
     assert experts.mean_return == 500
     assert experts.terminated == 0.5 / 10_001
-    batch = experts.sample()
-    assert batch.shape == (256,)
-    assert batch["action"].dtype == torch.long
-    assert batch["action"].shape == (256,)
+    assert content(experts)["action"].dtype == torch.long
+    assert content(experts)["action"].shape == (10_000,)
     assert not content(experts)["next", "terminated"].any()
 
 
 def test_the_pendulum_controller_is_good():
-    experts = load_experts("scripted", "Pendulum-v1", episodes=20, batch_size=32)
+    experts = load_experts("scripted", "Pendulum-v1", episodes=20)
     assert experts.mean_return > -250
     actions = content(experts)["action"]
     assert actions.shape == (4000, 1)
     assert actions.abs().max() < 2  # where a tanh can reach, so that cloning has a likelihood
     assert actions.abs().max() > 1.999
-    assert experts.sample()["observation"].shape == (32, 3)
+    assert content(experts)["observation"].shape == (4000, 3)
 
 
 def test_random_experts_end_early():
@@ -65,12 +64,14 @@ def test_random_experts_end_early():
 
 def test_same_arguments_same_bytes():
     made = [load_experts("random", "CartPole-v1", episodes=3, seed=s) for s in (0, 0, 1)]
-    assert made[0].fingerprint == made[1].fingerprint != made[2].fingerprint
+    prints = [experts.dataset.fingerprint for experts in made]
+    assert prints[0] == prints[1] != prints[2]
     few, many = (load_experts("scripted", "CartPole-v1", episodes=n) for n in (1, 9))
     assert torch.equal(content(few)["observation"], content(many)["observation"][:500])
-    many.load_state_dict(many.state_dict())
+    state = DatasetStorage(many.dataset).state_dict()
+    DatasetStorage(many.dataset).load_state_dict(state)
     with pytest.raises(ValueError, match="not the one of the checkpoint"):
-        few.load_state_dict(many.state_dict())
+        DatasetStorage(few.dataset).load_state_dict(state)
 
 
 def test_first_episodes_of_a_file(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from composerl.data import (
     Dataset,
-    OfflineBuffer,
     generate,
     monte_carlo_returns,
     return_scale,
@@ -28,15 +27,6 @@ def test_returns_to_go_stay_in_their_episode(raw):
     np.testing.assert_allclose(monte_carlo_returns(dataset(raw), 1.0), [6, 5, 3, 9, 5])
     with pytest.raises(ValueError, match="gamma"):
         monte_carlo_returns(dataset(raw), 1.5)
-
-
-def test_buffer_hands_them_out_scaled(raw):
-    buffer = OfflineBuffer(dataset(raw), batch_size=64, reward_scale=2.0, mc_gamma=0.5)
-    batch = buffer.sample()
-    assert batch["mc_return"].shape == (64, 1)
-    expected = 2 * np.array([2.75, 3.5, 3.0, 6.5, 5.0])
-    np.testing.assert_allclose(batch["mc_return"].squeeze(-1), expected[batch["index"]])
-    assert "mc_return" not in OfflineBuffer(dataset(raw), batch_size=4).sample()
 
 
 def test_scale_of_locomotion(raw):

@@ -75,7 +75,8 @@ def test_pendulum_by_flags(tmp_path):
 def test_a_trained_policy_is_an_expert(tmp_path):
     run(tmp_path / "teacher", steps=10)
     rows = run(tmp_path / "pupil", steps=10, expert=str(tmp_path / "teacher"))
-    taught = load_experts(tmp_path / "teacher", "CartPole-v1", episodes=2)
+    teacher = composerl.load(tmp_path / "teacher")
+    taught = load_experts(teacher, "CartPole-v1", episodes=2)
     assert rows[-1]["expert/return"] == taught.mean_return
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import Transform
 
+from composerl.data.replay.tables import Column, nested
+
 __all__ = ["WholeEpisodes"]
 
+_SEEN: Column = ("observation",)
+_NEXT: Column = ("next", "observation")
+_REWARD: Column = ("next", "reward")
+_ENDS: tuple[Column, ...] = (("next", "terminated"), ("next", "truncated"), ("next", "done"))
 #: What a stored row has, besides ``mc_return``.
-_KEYS = ("observation", "action", *(("next", k) for k in
-         ("observation", "reward", "terminated", "truncated", "done")))  # fmt: skip
+_COLUMNS: tuple[Column, ...] = (_SEEN, ("action",), _NEXT, _REWARD, *_ENDS)
 
 
 class WholeEpisodes(Transform):
@@ -36,7 +41,7 @@ class WholeEpisodes(Transform):
         if gamma is not None and not 0 <= gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         self.gamma = gamma
-        self._steps: list[TensorDictBase] = []
+        self._steps: list[dict[Column, Tensor]] = []  # each a row of one
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Samples are left as they are."""
@@ -47,41 +52,46 @@ class WholeEpisodes(Transform):
             raise ValueError(
                 f"a batch of one environment, (time,), is needed, got {tuple(tensordict.shape)}"
             )
-        over: list[TensorDict] = []
-        for step in tensordict.select(*_KEYS).unbind(0):
-            if self._steps and not torch.equal(
-                self._steps[-1]["next", "observation"], step["observation"]
-            ):
-                last = self._steps[-1] = self._steps[-1].clone()
-                last["next", "truncated"] = ~last["next", "terminated"]
-                last["next", "done"] = torch.ones_like(last["next", "done"])
-                over.append(self._close())
+        terminated, truncated, done = _ENDS
+        over: list[dict[Column, Tensor]] = []
+        # Copies, as a collector may write to the same memory again. Not TensorDicts, which take
+        # three times as long.
+        batch = {column: tensordict.get(column).clone() for column in _COLUMNS}
+        for t in range(len(tensordict)):
+            step = {column: values[t : t + 1] for column, values in batch.items()}
+            if self._steps:
+                last = self._steps[-1]
+                if not torch.equal(last[_NEXT], step[_SEEN]):
+                    last[truncated] = ~last[terminated]
+                    last[done] = torch.ones_like(last[done])
+                    over.append(self._close())
             self._steps.append(step)
-            if step["next", "done"].item():
+            if step[done].item():
                 over.append(self._close())
-        return TensorDict.cat(over) if over else None
+        if not over:
+            return None
+        rows = _joined(over)
+        return nested(rows, torch.Size([len(rows[done])]))
 
-    def _close(self) -> TensorDict:
-        episode = TensorDict.maybe_dense_stack(self._steps).contiguous()
+    def _close(self) -> dict[Column, Tensor]:
+        episode = _joined(self._steps)
         self._steps = []
         if self.gamma is not None:
-            episode["mc_return"] = _returns(episode["next", "reward"], self.gamma)
+            episode["mc_return",] = _returns(episode[_REWARD], self.gamma)
         return episode
 
     def get_extra_state(self) -> dict[str, Any]:
         """The steps under way."""
-        steps = TensorDict.maybe_dense_stack(self._steps).contiguous() if self._steps else None
-        return {"steps": [] if steps is None else [steps.get(key) for key in _KEYS]}
+        return {"steps": list(_joined(self._steps).values()) if self._steps else []}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` returned."""
-        columns = state["steps"]
-        self._steps = []
-        if columns:
-            rows = TensorDict({}, [len(columns[0])])
-            for key, column in zip(_KEYS, columns, strict=True):
-                rows.set(key, column)
-            self._steps = list(rows.unbind(0))
+        steps = zip(*(column.split(1) for column in state["steps"]), strict=True)
+        self._steps = [dict(zip(_COLUMNS, step, strict=True)) for step in steps]
+
+
+def _joined(parts: list[dict[Column, Tensor]]) -> dict[Column, Tensor]:
+    return {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
 
 
 def _returns(reward: Tensor, gamma: float) -> Tensor:

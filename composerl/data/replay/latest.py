@@ -43,7 +43,7 @@ class LatestStorage(PackedStorage):
         gone = self._sizes[: max(0, len(self._sizes) + 1 - self._keep)]
         self._sizes = [*self._sizes[len(gone) :], len(data)]
         new = fresh._tables
-        if self.initialized:
+        if len(self):
             pairs = zip(self._tables, new, strict=True)
             new = [torch.cat([old[sum(gone) :], added]) for old, added in pairs]
         self._adopt(new, fresh._layout)

@@ -54,7 +54,9 @@ class PackedStorage(LazyTensorStorage):
 
     def set(self, cursor: Any, data: TensorDictBase, *, set_cursor: bool = True) -> None:
         """Write rows."""
-        if not isinstance(cursor, (Tensor, Sequence, slice)):
+        if isinstance(data, list):
+            data = torch.stack(data)
+        if not data.ndim:
             data = data.unsqueeze(0)
         if data.ndim != 1:
             raise ValueError(
@@ -62,15 +64,13 @@ class PackedStorage(LazyTensorStorage):
                 "batch.reshape(-1)"
             )
         if not self.initialized:
-            self._init(data)
+            self._init(data[0])
         if len(data) > self.max_size:
             raise ValueError(f"a batch of {len(data)} rows does not fit into {self.max_size}")
-        if isinstance(cursor, slice):
-            cursor = range(*cursor.indices(self.max_size))
-        rows = torch.as_tensor(cursor).reshape(-1)
+        rows = self._places(cursor)
         first, last = int(rows[0]), int(rows[-1])
         # Rows that lie side by side are written faster.
-        where = slice(first, last + 1) if last - first == len(rows) - 1 else rows
+        where = slice(first, last + 1) if _successive(rows, first, last) else rows
         values = {column: self._values(column, data) for column in self._columns}
         for column, value in values.items():
             self._columns[column][where] = value
@@ -137,9 +137,16 @@ class PackedStorage(LazyTensorStorage):
     # ---- inside ------------------------------------------------------------------------------
 
     def _init(self, data: TensorDictBase) -> None:
-        """Make the tables for rows like these."""
+        """Make the tables for rows like this one."""
         keys = [key for key in data.keys(True, True) if key != "index"]  # a buffer writes that
-        self._allocate(*pack({path_of(key): data.get(key)[:1] for key in keys}))
+        self._allocate(*pack({path_of(key): data.get(key).unsqueeze(0) for key in keys}))
+
+    def _places(self, cursor: Any) -> Tensor:
+        """The rows that an index of any kind means."""
+        if isinstance(cursor, slice):
+            cursor = range(*cursor.indices(self.max_size))
+        rows = torch.as_tensor(cursor).reshape(-1)
+        return rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
 
     def _allocate(self, like: Sequence[Tensor], layout: Layout) -> None:
         # Not zeros: memory that nothing was written to is not taken from the system.
@@ -155,6 +162,15 @@ class PackedStorage(LazyTensorStorage):
         self._with_next = [i for i, roots in enumerate(named) if "next" in roots]
         self._storage = nested(self._columns, torch.Size([len(tables[0])]))
         self.initialized = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the views: a copy of them is not one of the copied tables.
+        return super().__getstate__() | {"_columns": {}, "_storage": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._tables:
+            self._adopt(self._tables, self._layout)
 
     def _gather(self, index: Tensor, tables: Sequence[int]) -> dict[Column, Tensor]:
         if not self.initialized:
@@ -183,6 +199,12 @@ def newest_row(storage: TensorStorage) -> int:
     # None: it was loaded and not written since, and is TorchRL's own, which does not save it.
     newest = storage._last_cursor_index
     return len(storage) - 1 if newest is None else newest
+
+
+def _successive(rows: Tensor, first: int, last: int) -> bool:
+    if first < 0 or last - first != len(rows) - 1:
+        return False
+    return torch.equal(rows, torch.arange(first, last + 1, device=rows.device))
 
 
 def _is_rows(index: Any) -> bool:

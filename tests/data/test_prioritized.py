@@ -10,14 +10,14 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import prioritized
 
 from composerl.data import PrioritizedSampler
-from composerl.data.replay.prioritized import _MinBlocks, _SumBlocks
+from composerl.data.replay.prioritized import _MinGroups, _SumGroups
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 128, 129, 1000])
-def test_blocks_against_plain_sums(capacity):
+def test_groups_against_plain_sums(capacity):
     rng = np.random.default_rng(0)
     values = np.zeros(capacity, np.float32)
-    sums, mins = _SumBlocks(capacity), _MinBlocks(capacity)
+    sums, mins = _SumGroups(capacity), _MinGroups(capacity)
     written = 0
     for _ in range(20):
         index = rng.integers(0, capacity, 8)
