@@ -151,7 +151,7 @@ class Run:
             if due:
                 self._row[name] = number
             # Also before a checkpoint: it must not replace a good one by a broken one.
-            if not math.isfinite(number) and key.startswith("loss_"):
+            if not math.isfinite(number) and key.split("_")[0] == "loss":
                 saved = checkpoints(self.directory)
                 where = f"last checkpoint: {saved[0]}" if saved else "no checkpoint yet"
                 raise RuntimeError(

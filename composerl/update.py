@@ -27,7 +27,7 @@ class Update:
     and a soft target update where the loss has targets. Works with any TorchRL LossModule.
 
     Args:
-        loss: the loss; every output whose name starts with ``loss_`` is minimised.
+        loss: the loss; every output named ``loss`` or ``loss_...`` is minimised.
         lr: learning rate of the Adam made here, or one per network, by the name under which the
             loss holds it: ``{"actor_network": 1e-4, "default": 3e-4}``.
 

@@ -21,8 +21,8 @@ __all__ = ["GraphStep", "clip_factor", "total"]
 
 
 def total(out: TensorDictBase) -> Tensor:
-    """The sum of all outputs named ``loss_*``."""
-    losses = [value for key, value in out.items() if key.startswith("loss_")]
+    """The sum of all outputs named ``loss_*``, or ``loss`` as in TorchRL's ``DQNLoss``."""
+    losses = [value for key, value in out.items() if key.split("_")[0] == "loss"]
     if not losses:
         raise ValueError(f"the loss returned nothing to minimise: {sorted(out.keys())}")
     return sum(losses[1:], losses[0])
