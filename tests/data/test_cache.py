@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from composerl.data import Dataset, generate
-from composerl.data.offline import cache as cache_files
 from composerl.data.offline import generation
 from composerl.data.offline.checks import KEYS
 
@@ -113,7 +112,7 @@ def test_a_failed_write_leaves_nothing_behind(cache, monkeypatch):
     def full(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(cache_files.os, "fsync", full)
+    monkeypatch.setattr(generation.os, "fsync", full)
     with pytest.warns(UserWarning, match="not cached: disk full"):
         generate("CartPole-v1", "random", 10, 0)
     assert list(cache.iterdir()) == []
@@ -121,10 +120,10 @@ def test_a_failed_write_leaves_nothing_behind(cache, monkeypatch):
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPOSERL_CACHE", str(tmp_path / "a"))
-    assert cache_files.cache_dir() == tmp_path / "a"
+    assert generation.cache_dir() == tmp_path / "a"
     monkeypatch.delenv("COMPOSERL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert cache_files.cache_dir() == tmp_path / "b" / "composerl"
+    assert generation.cache_dir() == tmp_path / "b" / "composerl"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_files.cache_dir() == tmp_path / ".cache" / "composerl"
+    assert generation.cache_dir() == tmp_path / ".cache" / "composerl"

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["check_lengths", "clean", "refuse"]
+__all__ = ["KEYS", "MINARI", "check_lengths", "clean", "refuse"]
 
 KEYS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 
+#: Minari's names of those that its files have.
+MINARI = {key: key for key in KEYS[:3]} | {"terminals": "terminations", "timeouts": "truncations"}
 
-def clean(array: np.ndarray, key: str, source: str, rows: np.ndarray | None = None) -> np.ndarray:
+Rows = np.ndarray | None
+"""The row of the source that each row was, where rows were dropped."""
+
+
+def clean(array: np.ndarray, key: str, source: str, rows: Rows = None) -> np.ndarray:
     """The array in the type and shape a ``Dataset`` holds, or an error; flags are copies."""
     array = np.asarray(array)
     if array.dtype.kind not in "biuf":
@@ -54,17 +60,11 @@ def check_lengths(arrays: Mapping[str, np.ndarray], source: str) -> None:
 
 
 def refuse(
-    wrong: np.ndarray,
-    array: np.ndarray,
-    key: str,
-    expected: str,
-    source: str,
-    rows: np.ndarray | None = None,
+    wrong: np.ndarray, array: np.ndarray, key: str, expected: str, source: str, rows: Rows = None
 ) -> None:
     """Raise on the first wrong entry, with its row as the source counts it."""
-    if not wrong.any():
-        return
-    at = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    row = int(at[0]) if rows is None else int(rows[at[0]])
-    place = f" at {tuple(int(i) for i in at[1:])}" if len(at) > 1 else ""
-    raise ValueError(f"{source}: row {row} of {key} is {array[at]}{place}, {expected}")
+    if wrong.any():
+        at = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        row = at[0] if rows is None else rows[at[0]]
+        place = f" at {tuple(int(i) for i in at[1:])}" if len(at) > 1 else ""
+        raise ValueError(f"{source}: row {row} of {key} is {array[at]}{place}, {expected}")

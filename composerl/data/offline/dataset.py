@@ -57,12 +57,16 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The six arrays by name."""
+        return {key: getattr(self, key) for key in KEYS}
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the six arrays, their types and shapes; the source does not matter."""
         digest = hashlib.sha256()
-        for key in KEYS:
-            array = np.ascontiguousarray(getattr(self, key))
+        for key, array in self.arrays().items():
+            array = np.ascontiguousarray(array)
             digest.update(f"{key} {array.dtype.str} {array.shape};".encode())
             digest.update(array.data)
         return digest.hexdigest()
@@ -78,10 +82,12 @@ class Dataset:
 
     def returns(self) -> np.ndarray:
         """(E,) float64: the undiscounted sum of rewards of each episode."""
-        starts = self.episodes()[:, 0]
-        if not len(starts):
-            return np.zeros(0)
-        return np.add.reduceat(self.rewards.astype(np.float64), starts)
+        return np.add.reduceat(self.rewards.astype(np.float64), self.episodes()[:, 0])
+
+    def take(self, rows: np.ndarray) -> Dataset:
+        """Those rows alone."""
+        arrays: dict[str, Any] = {key: array[rows] for key, array in self.arrays().items()}
+        return replace(self, **arrays, rows=rows if self.rows is None else self.rows[rows])
 
     @classmethod
     def from_arrays(
@@ -96,13 +102,10 @@ class Dataset:
             find_leaks: Look for episode ends whose next observation is the first of the following
                 episode. Off for layouts in which that cannot be.
         """
-        missing = [key for key in KEYS if key not in arrays and key not in _OPTIONAL]
-        if missing:
+        if missing := [key for key in KEYS if key not in arrays and key not in _OPTIONAL]:
             there = ", ".join(sorted(arrays)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)} in the file; it has {there}")
-        held: dict[str, Any] = {
-            key: clean(arrays[key], key, source) for key in KEYS if key in arrays
-        }
+        held = {key: clean(arrays[key], key, source) for key in KEYS if key in arrays}
         check_lengths(held, source)
         obs, terminals = held["observations"], held["terminals"]
         next_obs, timeouts = held.get("next_observations"), held.get("timeouts")
@@ -144,16 +147,15 @@ class Dataset:
         # The row before a dropped one is the last of its episode now.
         before = np.flatnonzero(drop[1:])
         timeouts[before] |= ~terminals[before]
-        held.update(next_observations=next_obs, timeouts=timeouts)
+        changed: dict[str, Any] = held | {"next_observations": next_obs, "timeouts": timeouts}
+        made = cls(**changed, replaced=replaced, source=source)
         if not drop.any():
-            return cls(**held, replaced=replaced, source=source)
-        rows = np.flatnonzero(~drop)
-        if not len(rows):
+            return made
+        if drop.all():
             raise ValueError(
                 f"{source}: none of the {len(obs)} rows has a next observation of its own episode"
             )
-        held = {key: array[rows] for key, array in held.items()}
-        return cls(**held, dropped=int(drop.sum()), replaced=replaced, source=source, rows=rows)
+        return replace(made.take(np.flatnonzero(~drop)), dropped=int(drop.sum()))
 
 
 def validate(dataset: Dataset, env: Any) -> Dataset:
@@ -171,7 +173,7 @@ def validate(dataset: Dataset, env: Any) -> Dataset:
     dataset = _in_order(dataset, spaces.obs_parts)
     source = dataset.source
     arrays: dict[str, Any] = {
-        key: clean(getattr(dataset, key), key, source, dataset.rows) for key in KEYS
+        key: clean(array, key, source, dataset.rows) for key, array in dataset.arrays().items()
     }
     check_lengths(arrays, source)
     for key in ("observations", "next_observations"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from composerl.data.offline.checks import KEYS
+from composerl.data.offline.checks import KEYS, MINARI
 from composerl.data.offline.dataset import Dataset, Parts
 
 __all__ = ["read_dataset", "read_npz"]
@@ -154,42 +154,38 @@ def _read_minari(file: Any, path: Path) -> Dataset:
     # As text, episode_10 sorts before episode_2.
     for name in sorted(names, key=lambda name: int(name.removeprefix(_EPISODE))):
         source, group = f"{path}: {name}", file[name]
-        wanted = ("observations", "actions", "rewards", "terminations", "truncations")
-        if missing := [key for key in wanted if key not in group]:
+        if missing := [key for key in MINARI.values() if key not in group]:
             there = ", ".join(sorted(group)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)}; it has {there}")
-        obs, actions, rewards, terminations, truncations = (
-            _hdf5_array(group, key, source) for key in wanted
-        )
-        found = None
+        held = {key: _hdf5_array(group, theirs, source) for key, theirs in MINARI.items()}
+        obs, steps, found = held["observations"], len(held["rewards"]), None
         if isinstance(obs, dict):
             obs, found = _joined(obs, f"{source}: observations")
-        steps = len(rewards)
         if len(obs) != steps + 1:
             raise ValueError(
                 f"{source}: observations has {len(obs)} rows, expected {steps + 1}, one more than "
                 "rewards"
             )
-        for key, array in zip(
-            wanted[1:], (actions, rewards, terminations, truncations), strict=True
-        ):
+        held |= {"observations": obs[:-1], "next_observations": obs[1:]}
+        for key, array in held.items():
             if len(array) != steps:
-                raise ValueError(f"{source}: {key} has {len(array)} rows, but rewards has {steps}")
+                raise ValueError(
+                    f"{source}: {MINARI[key]} has {len(array)} rows, but rewards has {steps}"
+                )
         if not steps:
             continue
-        truncations = truncations.astype(bool)
-        truncations[-1] = True  # an unfinished recording ends here too; terminals win later
         if columns["rewards"] and found != obs_parts:
             raise ValueError(f"{source}: observations has not the parts of earlier episodes")
         obs_parts = found
-        row = (obs[:-1], actions, rewards, obs[1:], terminations, truncations)
-        for key, array in zip(KEYS, row, strict=True):
-            if columns[key] and array.shape[1:] != columns[key][0].shape[1:]:
+        held["timeouts"] = held["timeouts"].astype(bool)
+        held["timeouts"][-1] = True  # an unfinished recording ends here too; terminals win later
+        for key, pieces in columns.items():
+            pieces.append(held[key])
+            if pieces[-1].shape[1:] != pieces[0].shape[1:]:
                 raise ValueError(
-                    f"{source}: {key} has rows of shape {array.shape[1:]}, but those of earlier "
-                    f"episodes have {columns[key][0].shape[1:]}"
+                    f"{source}: {key} has rows of shape {pieces[-1].shape[1:]}, but those of "
+                    f"earlier episodes have {pieces[0].shape[1:]}"
                 )
-            columns[key].append(array)
     if not columns["rewards"]:
         raise ValueError(f"{path}: none of the {len(names)} episodes has a step")
     arrays = {key: np.concatenate(pieces) for key, pieces in columns.items()}
@@ -207,12 +203,12 @@ def _hdf5_array(group: Any, key: str, source: str) -> Any:
                 f"{source}: {key} is {'a' if len(item) else 'an empty'} group (a Dict or Tuple "
                 "space), expected one plain array"
             )
-        found = {name: _hdf5_array(group, f"{key}/{name}", source) for name in item}
-        return {
-            name if below is None else f"{name}/{below}": array
-            for name, part in found.items()
-            for below, array in (part.items() if isinstance(part, dict) else [(None, part)])
-        }
+        found: dict[str, np.ndarray] = {}
+        for name in item:
+            part = _hdf5_array(group, f"{key}/{name}", source)
+            below = part if isinstance(part, dict) else {"": part}
+            found |= {f"{name}/{rest}".rstrip("/"): array for rest, array in below.items()}
+        return found
     if item.dtype.kind not in "biuf":
         raise ValueError(f"{source}: {key} has type {item.dtype}, expected plain numbers")
     if not item.shape:

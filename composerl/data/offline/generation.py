@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from composerl.data.offline import cache as cache_files
+from composerl._files import replace_file
 from composerl.data.offline.behaviours import Controller, Noise, act, controller_for, random_share
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
+from composerl.data.offline.formats import read_npz
 from composerl.envs.arguments import env_name
 from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
-__all__ = ["generate", "play_episodes"]
+__all__ = ["cache_dir", "generate", "play_episodes"]
 
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
@@ -48,33 +53,49 @@ def generate(
         size: Number of transitions.
         seed: Same arguments, same bytes.
         env_kwargs: Of ``gymnasium.make``, or of the factory.
-        cache: Keep the result in ``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else
-            ``~/.cache/composerl``. Only environments that come with gymnasium are kept, as
-            only of those the version is known.
+        cache: Keep the result in :func:`cache_dir`. Only environments that come with gymnasium
+            are kept, as only of those the version is known.
     """
     name = env_name(env)
-    controller_for(name, behaviour)
+    controller = controller_for(name, behaviour)
     for what, value, least in (("size", size, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise ValueError(
                 f"{what} of a generated dataset must be an integer of at least {least}"
                 f", got {value!r}"
             )
-    kwargs = dict(env_kwargs or {})
+    size, seed, kwargs = int(size), int(seed), dict(env_kwargs or {})
     told = f", {kwargs}" if kwargs else ""
     source = f"{name} {behaviour} (size {size}, seed {seed}{told})"
-    arguments = (env, name, behaviour, int(size), int(seed), source, kwargs)
-    if not (cache and _ships_with_gymnasium(env) and _is_json(kwargs)):
-        return _roll_out(*arguments)
-    key: list[Any] = [_VERSION, env, behaviour, int(size), int(seed), gym.__version__]
-    if kwargs:  # without, the names of the files are those of earlier versions
-        key.append(kwargs)
-    request = json.dumps(key, sort_keys=True)
-    dataset = cache_files.load(request, source)
-    if dataset is None:
-        dataset = _roll_out(*arguments)
-        cache_files.save(request, dataset)
+    path = None
+    if cache and _ships_with_gymnasium(env) and _is_json(kwargs):
+        key = [_VERSION, env, behaviour, size, seed, gym.__version__]
+        # Without arguments, the names of the files are those of earlier versions.
+        request = json.dumps([*key, kwargs] if kwargs else key, sort_keys=True)
+        path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
+        if (kept := _load(path, request, source)) is not None:
+            return kept
+    dataset = _roll_out(env, controller, behaviour, seed, source, kwargs, size=size)
+    if path is not None:
+        _save(path, request, dataset)
     return dataset
+
+
+def play_episodes(
+    env: str | Callable[..., gym.Env],
+    controller: Controller | None,
+    episodes: int,
+    seed: int,
+    source: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
+    behaviour = "random" if controller is None else "scripted"
+    return _roll_out(env, controller, behaviour, seed, source, env_kwargs or {}, episodes=episodes)
+
+
+# ---- playing -----------------------------------------------------------------------------------
 
 
 class _Episode:
@@ -98,7 +119,8 @@ class _Episode:
         given = int(action) if self._spaces.discrete else action.copy()  # theirs to change
         following, reward, terminated, truncated, _ = self._env.step(given)
         following = np.array(following)  # some environments hand out one buffer again and again
-        row = (self.observation, action, reward, following, terminated, truncated)
+        cut = bool(truncated and not terminated)
+        row = (self.observation, action, reward, following, bool(terminated), cut)
         for key, value in zip(KEYS, row, strict=True):
             self.rows[key].append(value)
         self.observation = following
@@ -107,83 +129,44 @@ class _Episode:
 
 def _roll_out(
     env: str | Callable[..., gym.Env],
-    name: str,
+    controller: Controller | None,
     behaviour: str,
-    size: int,
     seed: int,
     source: str,
     kwargs: Mapping[str, Any],
+    *,
+    size: int = sys.maxsize,
+    episodes: int = sys.maxsize,
 ) -> Dataset:
+    """So many steps or episodes, whichever is reached first; several are played side by side."""
     finished: list[_Episode] = []
     room = size
-    with _lanes(env, _LANES, kwargs) as envs:
-        spaces, controller = Spaces.of(envs[0]), controller_for(name, behaviour)
+    with ExitStack() as stack:
+        number = min(_LANES, episodes)
+        envs = [stack.enter_context(closing(open_gym(env, **kwargs))) for _ in range(number)]
+        spaces = Spaces.of(envs[0])
         if not spaces.discrete and not np.isfinite(np.array([spaces.low, spaces.high])).all():
             raise ValueError(
-                f"{name} has no bounds to its actions, so that random ones cannot be drawn evenly"
+                f"{env_name(env)} has no bounds to its actions, so that random ones cannot be "
+                "drawn evenly"
             )
-        while room > 0:
+        while room > 0 and len(finished) < episodes:
             first = len(finished)
-            episodes = [
-                _Episode(lane, spaces, behaviour, seed, first + k) for k, lane in enumerate(envs)
+            played = [
+                _Episode(lane, spaces, behaviour, seed, first + k)
+                for k, lane in enumerate(envs[: episodes - first])
             ]
-            _play(episodes, controller, spaces, room)
-            room -= sum(map(len, episodes))
-            finished += episodes
-    return _joined(finished, spaces, size, source)
-
-
-def play_episodes(
-    env: str | Callable[..., gym.Env],
-    controller: Controller | None,
-    episodes: int,
-    seed: int,
-    source: str,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
-    behaviour = "random" if controller is None else "scripted"
-    finished: list[_Episode] = []
-    with _lanes(env, min(_LANES, episodes), env_kwargs or {}) as envs:
-        spaces = Spaces.of(envs[0])
-        while len(finished) < episodes:
-            numbers = range(len(finished), min(len(finished) + len(envs), episodes))
-            lanes = [
-                _Episode(lane, spaces, behaviour, seed, number)
-                for lane, number in zip(envs, numbers, strict=False)
-            ]
-            _play(lanes, controller, spaces, room=sys.maxsize)
-            finished += lanes
-    return _joined(finished, spaces, sum(map(len, finished)), source)
-
-
-@contextmanager
-def _lanes(
-    env: str | Callable[..., gym.Env], number: int, kwargs: Mapping[str, Any]
-) -> Iterator[list[gym.Env]]:
-    """So many environments, stepped side by side, and closed in the end."""
-    with ExitStack() as stack:
-        envs = [open_gym(env, **kwargs) for _ in range(number)]
-        for lane in envs:
-            stack.callback(lane.close)
-        yield envs
-
-
-def _joined(episodes: list[_Episode], spaces: Spaces, size: int, source: str) -> Dataset:
-    """The first ``size`` steps of the episodes; the last one ends there."""
-    columns = {
-        key: np.stack([row for episode in episodes for row in episode.rows[key]][:size])
-        for key in KEYS
-    }
-    columns["timeouts"][-1] = True
-    types = (spaces.obs_dtype, None, "float32", spaces.obs_dtype, bool, bool)
-    arrays: dict[str, Any] = {
-        key: columns[key].astype(kind or columns[key].dtype)
-        for key, kind in zip(KEYS, types, strict=True)
-    }
-    arrays["timeouts"] &= ~arrays["terminals"]
-    return Dataset(**arrays, source=source)
+            _play(played, controller, spaces, room)
+            room -= sum(map(len, played))
+            finished += played
+    seen = spaces.obs_dtype
+    types = {"observations": seen, "next_observations": seen, "rewards": "float32"}
+    columns: dict[str, Any] = {}
+    for key in KEYS:
+        rows = [row for episode in finished for row in episode.rows[key]][:size]
+        columns[key] = np.stack(rows, dtype=types.get(key), casting="unsafe")
+    columns["timeouts"][-1] = ~columns["terminals"][-1]
+    return Dataset(**columns, source=source)
 
 
 def _play(
@@ -204,6 +187,16 @@ def _play(
             episode.step(action)
 
 
+# ---- the cache ---------------------------------------------------------------------------------
+
+
+def cache_dir() -> Path:
+    """``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else ``~/.cache/composerl``."""
+    if chosen := os.environ.get("COMPOSERL_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "composerl"
+
+
 def _ships_with_gymnasium(env: str | Callable[..., gym.Env]) -> bool:
     try:
         return isinstance(env, str) and str(gym.spec(env).entry_point).startswith("gymnasium.")
@@ -217,3 +210,34 @@ def _is_json(kwargs: Mapping[str, Any]) -> bool:
         return json.loads(json.dumps(kwargs)) == kwargs
     except (TypeError, ValueError):
         return False
+
+
+def _checksum(request: str, dataset: Dataset) -> str:
+    return hashlib.sha256(f"{request} {dataset.fingerprint}".encode()).hexdigest()
+
+
+def _load(path: Path, request: str, source: str) -> Dataset | None:
+    """What was kept for a request, or None; a damaged file counts as absent, with a warning."""
+    try:
+        if not path.exists():
+            return None
+        arrays: dict[str, Any] = read_npz(path, (*KEYS, "checksum"))
+        stored = str(arrays.pop("checksum"))
+        dataset = Dataset(**arrays, source=source)
+        if stored == _checksum(request, dataset):
+            return dataset
+        problem = "its content does not match its checksum"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = str(error)
+    warnings.warn(f"cached dataset {path} is damaged and made again: {problem}", stacklevel=3)
+    return None
+
+
+def _save(path: Path, request: str, dataset: Dataset) -> None:
+    """Write whole or not at all: a reader never sees half a file. Failing is only a warning."""
+    arrays = dataset.arrays() | {"checksum": np.array(_checksum(request, dataset))}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda file: np.savez(file, **arrays))
+    except OSError as error:
+        warnings.warn(f"generated dataset is not cached: {error}", stacklevel=3)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from composerl._files import replace_file, write_json
-from composerl.data.offline.checks import KEYS
+from composerl.data.offline.checks import MINARI
 from composerl.data.offline.dataset import Dataset
 
 __all__ = ["write_dataset"]
@@ -43,15 +43,15 @@ def write_dataset(dataset: Dataset, path: str | Path) -> Path:
 
 def _write_npz(dataset: Dataset, path: Path) -> None:
     with open(path, "wb") as file:
-        np.savez_compressed(file, **{key: getattr(dataset, key) for key in KEYS})
+        np.savez_compressed(file, **dataset.arrays())
 
 
 def _write_hdf5(dataset: Dataset, path: Path) -> None:
     import h5py
 
     with h5py.File(path, "w") as file:
-        for key in KEYS:
-            file.create_dataset(key, data=getattr(dataset, key), compression="gzip")
+        for key, array in dataset.arrays().items():
+            file.create_dataset(key, data=array, compression="gzip")
 
 
 def _write_minari(dataset: Dataset, path: Path) -> None:
@@ -64,23 +64,18 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
             f"{dataset.source} cannot be a Minari dataset: its rows are not whole episodes, some "
             "next observation is not the following row's observation"
         )
-    (path / "data").mkdir(parents=True)
+    content = path / "data" / "main_data.hdf5"
+    content.parent.mkdir(parents=True)
     bounds = dataset.episodes()
-    with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
+    with h5py.File(content, "w") as file:
         for number, (start, stop) in enumerate(bounds):
             group = file.create_group(f"episode_{number}")
             group.attrs.update({"id": number, "total_steps": int(stop - start)})
-            rows = slice(start, stop)
+            arrays = {key: getattr(dataset, key)[start:stop] for key in MINARI}
             last = dataset.next_observations[stop - 1 : stop]
-            for key, array in {
-                "observations": np.concatenate([dataset.observations[rows], last]),
-                "actions": dataset.actions[rows],
-                "rewards": dataset.rewards[rows],
-                "terminations": dataset.terminals[rows],
-                "truncations": dataset.timeouts[rows],
-            }.items():
-                group.create_dataset(key, data=array)
-    size = (path / "data" / "main_data.hdf5").stat().st_size
+            arrays["observations"] = np.concatenate([arrays["observations"], last])
+            for key, array in arrays.items():
+                group.create_dataset(MINARI[key], data=array)
     metadata = {
         "dataset_id": f"{path.name}-v0",
         "minari_version": _MINARI,
@@ -88,11 +83,11 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
         "jpeg_encoding": False,
         "total_episodes": len(bounds),
         "total_steps": len(dataset),
-        "dataset_size": round(size / 1e6, 1),
+        "dataset_size": round(content.stat().st_size / 1e6, 1),
         "observation_space": json.dumps(_space(dataset.observations)),
         "action_space": json.dumps(_space(dataset.actions)),
     }
-    write_json(path / "data" / "metadata.json", metadata)
+    write_json(content.with_name("metadata.json"), metadata)
 
 
 def _space(rows: np.ndarray) -> dict[str, Any]:
