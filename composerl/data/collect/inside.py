@@ -1,13 +1,18 @@
-"""What is inside a TorchRL environment: gymnasium ones, and transforms simple enough to repeat."""
+"""What a collector works with: gymnasium environments, simple transforms, a policy to ask."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from torch import Tensor
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torchrl.collectors import RandomPolicy
 from torchrl.data import Categorical
 from torchrl.envs import (
     CatTensors,
@@ -22,7 +27,7 @@ from torchrl.envs import (
     TransformedEnv,
 )
 
-__all__ = ["Inside", "apply", "asks_at_steps", "look_inside"]
+__all__ = ["Asking", "Inside", "apply", "asks_at_steps", "look_inside"]
 
 #: Transforms that take each number by itself and remember nothing, and the entries they may change.
 _SIMPLE: dict[type, set[str]] = {
@@ -37,16 +42,16 @@ _SIMPLE: dict[type, set[str]] = {
 #: Options of TorchRL's collector that ask for nothing at a step; others do, unless off.
 _HARMLESS = {
     "auto_register_policy_transforms", "create_env_kwargs", "device", "env_device",
-    "exploration_type", "extend_buffer", "no_cuda_sync", "policy_device", "policy_factory",
-    "post_collect_hook", "postproc", "pre_collect_hook", "replay_buffer", "reset_when_done",
-    "return_same_td", "set_truncated", "split_trajs", "storing_device", "track_traj_ids",
-    "traj_pool", "trust_policy", "use_buffers", "weight_recv_schemes", "weight_sync_schemes",
-    "weight_updater", "worker_idx",
+    "exploration_type", "extend_buffer", "init_random_frames", "no_cuda_sync", "policy_device",
+    "policy_factory", "post_collect_hook", "postproc", "pre_collect_hook", "replay_buffer",
+    "reset_when_done", "return_same_td", "set_truncated", "split_trajs", "storing_device",
+    "total_frames", "track_traj_ids", "traj_pool", "trust_policy", "use_buffers",
+    "weight_recv_schemes", "weight_sync_schemes", "weight_updater", "worker_idx",
 }  # fmt: skip
 
 
 class Inside(NamedTuple):
-    """The environments, and the transforms of what they give, in order.
+    """Gymnasium environments, and the transforms of what they give, in order.
 
     ``observation`` is empty where no transform does more than a cast, which an array does itself.
     """
@@ -55,19 +60,28 @@ class Inside(NamedTuple):
     observation: list[Transform]
     reward: list[Transform]
 
+    @property
+    def raw_dtype(self) -> np.dtype:
+        """Type of observations before the transforms."""
+        return np.dtype(self.envs[0].observation_space.dtype)
 
-def look_inside(env: EnvBase) -> Inside | None:
-    """The gymnasium environments of a TorchRL one, if it adds nothing but simple transforms."""
+    def see(self, raw: Any) -> Any:
+        """What the transforms make of observations of the environments."""
+        if not self.observation:
+            return raw
+        return apply(self.observation, torch.from_numpy(np.asarray(raw, self.raw_dtype)))
+
+
+def look_inside(env: EnvBase) -> Inside:
+    """What a TorchRL environment is made of: nothing, where it adds more than simple transforms."""
     layers: list[Transform] = []
     while isinstance(env, TransformedEnv):
         layers = _flat(env.transform) + layers
         env = env.base_env
     envs = _gym_environments(env)
-    if envs is None:
-        return None
-    ndim = len(envs[0].observation_space.shape or ())
+    ndim = len(envs[0].observation_space.shape or ()) if envs else 0
     if not all(_is_simple(layer, ndim) for layer in layers):
-        return None
+        return Inside([], [], [])
     observation = [layer for layer in layers if "observation" in layer.in_keys]
     if not any(type(layer) is ObservationNorm for layer in observation):
         observation = []
@@ -107,24 +121,21 @@ def _is_simple(layer: Transform, ndim: int) -> bool:
     )
 
 
-def _gym_environments(env: EnvBase) -> list[gym.Env] | None:
+def _gym_environments(env: EnvBase) -> list[gym.Env]:
     if type(env) is not GymWrapper or env.wrapper_frame_skip != 1 or env.info_dict_reader:
-        return None
-    inner = env._env
-    if isinstance(inner, gym.vector.VectorEnv):
-        if type(inner) is not SyncVectorEnv:
-            return None
-        if inner.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-            return None
-        envs = list(inner.envs)
-    else:
-        envs = [inner]
+        return []
+    envs = [env._env]
+    if isinstance(env._env, gym.vector.VectorEnv):
+        resets = env._env.metadata.get("autoreset_mode")
+        if type(env._env) is not SyncVectorEnv or resets != AutoresetMode.DISABLED:
+            return []
+        envs = list(env._env.envs)
     space = envs[0].action_space
     simple = isinstance(envs[0].observation_space, gym.spaces.Box) and (
         isinstance(space, gym.spaces.Box)
         or (isinstance(space, gym.spaces.Discrete) and isinstance(env.action_spec, Categorical))
     )
-    return envs if simple else None
+    return envs if simple else []
 
 
 def asks_at_steps(options: dict[str, Any]) -> bool:
@@ -135,3 +146,58 @@ def asks_at_steps(options: dict[str, Any]) -> bool:
         not (name in _HARMLESS or value is None or (isinstance(value, (bool, int)) and not value))
         for name, value in options.items()
     )
+
+
+class Asking:
+    """Gives a policy the environments' observations, gives back what it writes, on the CPU.
+
+    Args:
+        policy: as the collector was given it; one with ``explore(observation) -> action`` is
+            called by that when it is to explore.
+        wrapped: the same, made to take TensorDicts.
+        env: whose actions it gives.
+    """
+
+    def __init__(
+        self, policy: Any, wrapped: Callable[[TensorDictBase], TensorDictBase], env: EnvBase
+    ) -> None:
+        self.policy, self.wrapped, self.env = policy, wrapped, env
+        self.explore: Callable[[Tensor], Tensor] | None = getattr(policy, "explore", None)
+        self.single = not env.batch_size
+        self._zeros: dict[str, Tensor] | None = None
+
+    @property
+    def needs_no_more(self) -> bool:
+        """Whether observations are all that the policy looks at."""
+        if self.explore is not None or isinstance(self.policy, RandomPolicy):
+            return True
+        keys = getattr(self.wrapped, "in_keys", None)
+        return keys is not None and list(keys) == ["observation"]
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the policy is; asked for late, as its weights may come after it was made."""
+        parameters = self.policy.parameters() if isinstance(self.policy, nn.Module) else iter(())
+        return next((p.device for p in parameters), torch.device("cpu"))
+
+    def act(
+        self, obs: np.ndarray, *, exploring: bool, at_random: bool = False
+    ) -> dict[str, Tensor]:
+        """What the policy writes for observations ``(environments, ...)``.
+
+        Or random actions, and zeros for all that it would have written besides.
+        """
+        if at_random:
+            if self._zeros is None and (self.explore is None or not exploring):
+                with torch.random.fork_rng():  # no number of the run is drawn for this
+                    said = self.act(obs, exploring=exploring)
+                self._zeros = {k: torch.zeros_like(v) for k, v in said.items() if k != "action"}
+            return {"action": self.env.action_spec.rand().cpu(), **(self._zeros or {})}
+        observation = torch.from_numpy(obs[0] if self.single else obs)
+        if self.explore is not None and exploring:
+            batch = observation.unsqueeze(0) if self.single else observation
+            action = self.explore(batch.to(self.device)).cpu()
+            return {"action": action.squeeze(0) if self.single else action}
+        data = TensorDict({"observation": observation.clone()}, self.env.batch_size)
+        out = self.wrapped(data.to(self.device)).cpu()
+        return {key: value for key, value in out.items() if key != "observation"}

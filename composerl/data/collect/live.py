@@ -1,4 +1,4 @@
-"""Where the gymnasium environments of a collector stand."""
+"""Where the gymnasium environments of a collector stand, and the arrays of a batch of steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+
+from composerl.data.collect.inside import Inside, apply
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Finished", "Live", "for_gym"]
+__all__ = ["Finished", "Live", "Steps", "for_gym"]
 
 
 class Finished:
@@ -25,10 +27,11 @@ class Finished:
         self.latest: deque[tuple[float, int]] = deque(maxlen=20)
         self.number = 0
 
-    def add(self, gained: float, length: int) -> None:
-        """One more."""
-        self.latest.append((gained, length))
+    def add(self, live: Live, i: int) -> None:
+        """The episode in environment i, whose return and length count from zero again."""
+        self.latest.append((live.returns[i], live.lengths[i]))
         self.number += 1
+        live.returns[i], live.lengths[i] = 0.0, 0
 
     def count(self, batch: TensorDictBase, live: Live) -> None:
         """Those that end in a batch of TorchRL's own rollout."""
@@ -40,7 +43,7 @@ class Finished:
                 live.returns[i] += gained
                 live.lengths[i] += 1
                 if end:
-                    self.add(*live.finish(i))
+                    self.add(live, i)
 
     def metrics(self) -> dict[str, float]:
         """Means over the latest ones, and the number of all."""
@@ -66,10 +69,10 @@ class Finished:
 class Live:
     """Where the environments stand between two steps; ``obs`` is what the policy sees of them."""
 
-    def __init__(self, obs: np.ndarray, ids: np.ndarray) -> None:
+    def __init__(self, obs: np.ndarray, ids: np.ndarray | None = None) -> None:
         number = len(obs)
         self.obs = obs
-        self.ids = ids
+        self.ids = np.zeros(number, np.int64) if ids is None else ids
         self.returns = [0.0] * number
         self.lengths = [0] * number
         self.started = [0] * number  # episodes so far, this one included
@@ -77,48 +80,46 @@ class Live:
 
     def start(self, env: gym.Env, i: int, seed: int | None) -> Any:
         """Start the next episode of environment i; returns its first observation."""
-        self.actions[i] = []
+        self.returns[i], self.lengths[i], self.actions[i] = 0.0, 0, []
         if seed is None:
             return env.reset()[0]
         state = np.random.SeedSequence([seed, i, self.started[i]]).generate_state(1)
         self.started[i] += 1
         return env.reset(seed=int(state[0]))[0]
 
-    def finish(self, i: int) -> tuple[float, int]:
-        """Return and length of the episode in environment i, which count from zero again."""
-        found = self.returns[i], self.lengths[i]
-        self.returns[i], self.lengths[i] = 0.0, 0
-        return found
+    def step(self, env: gym.Env, i: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Act in environment i; returns what it says."""
+        said = env.step(action)
+        self.returns[i] += float(said[1])
+        self.lengths[i] += 1
+        self.actions[i].append(action)
+        return said
 
     def play_again(
         self, envs: Sequence[gym.Env], seed: int, see: Callable[[Any], Any]
     ) -> list[int]:
         """Bring new environments to where these were: the same seeds, the same actions.
 
-        Args:
-            envs: the new environments.
-            seed: that of the run.
-            see: makes of an environment's observation what the policy sees.
+        ``see`` makes of an environment's observation what the policy sees.
 
-        Returns: the environments that do not repeat themselves, which start a new episode.
+        Returns: the environments that do not repeat themselves, and must start a new episode.
         """
         failed = []
-        for i, (env, actions) in enumerate(zip(envs, self.actions, strict=True)):
+        for i, env in enumerate(envs):
+            before = self.returns[i], self.lengths[i], self.actions[i]
             self.started[i] -= 1
             seen, over = self.start(env, i, seed), False
-            for action in actions:
+            self.returns[i], self.lengths[i], self.actions[i] = before
+            for action in self.actions[i]:
                 seen, _, ended, cut, _ = env.step(action)
                 over = ended or cut
                 if over:
                     break
-            self.actions[i] = actions
             if over or not np.array_equal(np.asarray(see(seen), self.obs.dtype), self.obs[i]):
                 _log.warning(
                     f"environment {i} does not repeat itself from its seed: it goes on with a "
                     "new episode, and this run will differ from one that was not interrupted"
                 )
-                self.finish(i)
-                self.obs[i] = see(self.start(env, i, seed))
                 failed.append(i)
         return failed
 
@@ -153,3 +154,60 @@ def for_gym(action: Tensor, space: gym.Space) -> Any:
         return (action.reshape(-1) + int(space.start)).tolist()
     # A copy, theirs to change.
     return action.numpy().reshape(-1, *(space.shape or ())).astype(space.dtype)
+
+
+class Steps:
+    """Buffers ``(environments, time, ...)`` that a rollout writes to.
+
+    Args:
+        seen: the environments' observations as the policy sees them.
+        inside: the environments and their transforms.
+        number: of steps of each environment.
+    """
+
+    def __init__(self, seen: np.ndarray, inside: Inside, number: int) -> None:
+        shape = (len(seen), number)
+        self.inside = inside
+        raw = inside.raw_dtype if inside.observation else seen.dtype
+        self.obs = np.empty((*shape, *seen.shape[1:]), seen.dtype)
+        self.next_obs = np.empty(self.obs.shape, raw)
+        self.reward = np.empty((*shape, 1), np.float32)
+        self.terminated = np.zeros((*shape, 1), bool)
+        self.truncated = np.zeros((*shape, 1), bool)
+        self.ids = np.empty(shape, np.int64)
+        self.said: list[dict[str, Tensor]] = []  # what the policy wrote, step by step
+
+    def tensordict(self, *, ids: bool, single: bool) -> TensorDict:
+        """The batch in TorchRL's layout.
+
+        Args:
+            ids: with the episodes' ids.
+            single: without the dimension of the environments, of which there is one.
+        """
+
+        def tensor(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array[0] if single else array)
+
+        size = torch.Size(self.ids.shape[1:] if single else self.ids.shape)
+        names = ["time"] if single else [None, "time"]
+        ends = {"terminated": tensor(self.terminated), "truncated": tensor(self.truncated)}
+        ends["done"] = ends["terminated"] | ends["truncated"]
+        root = {key: torch.zeros_like(value) for key, value in ends.items()}
+        for key in self.said[0]:
+            root[key] = torch.stack([said[key] for said in self.said], len(size) - 1)
+        root["observation"] = tensor(self.obs)
+        # Transforms of single numbers do to the batch what they do to each step. The public
+        # constructor checks every entry again: for a short batch, as long as all else.
+        root["next"] = TensorDict._new_unsafe(
+            {
+                "observation": apply(self.inside.observation, tensor(self.next_obs)),
+                "reward": apply(self.inside.reward, tensor(self.reward)),
+                **ends,
+            },
+            size,
+            names=names,
+        )
+        if ids:
+            traj_ids = {"traj_ids": tensor(self.ids)}
+            root["collector"] = TensorDict._new_unsafe(traj_ids, size, names=names)
+        return TensorDict._new_unsafe(root, size, names=names)

@@ -40,7 +40,7 @@ class RecordEnv(EnvBase):
 
     def __init__(self, env: EnvBase, seed: int | None = None) -> None:
         inside = look_inside(env)
-        if inside is None:
+        if not inside.envs:
             raise ValueError(
                 "env must be one of composerl.envs.make_env over gymnasium ones, with simple "
                 f"transforms at most, got {env}; others can be put around the RecordEnv"
@@ -61,8 +61,7 @@ class RecordEnv(EnvBase):
         self._set_seed(seed)
 
     def _set_seed(self, seed: int | None) -> None:
-        self._seed, number = seed, len(self._envs)
-        self._live = Live(np.zeros((number, 0)), np.zeros(number, np.int64))
+        self._seed, self._live = seed, Live(np.zeros(len(self._envs)))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDict:
         if tensordict is not None and "_reset" in tensordict:
@@ -84,7 +83,7 @@ class RecordEnv(EnvBase):
                 out["reward"][i] = apply(self._inside.reward, torch.tensor(float(gained)))
                 out["terminal"][i] = ended or info.get("life_loss", False)
                 self._over[i] = ended or cut
-            out["observation"][i] = apply(self._inside.observation, torch.as_tensor(seen))
+            out["observation"][i] = torch.as_tensor(self._inside.see(seen))
         return TensorDict(out, self.batch_size, device=self.device)
 
     def close(self, *, raise_if_closed: bool = True) -> None:

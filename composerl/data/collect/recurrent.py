@@ -52,13 +52,12 @@ class RecordCollector(VectorCollector):
     Keyword Args:
         frames_per_batch: records of :meth:`next`, over all environments together; one of each
             environment by default.
-        seed: of the episodes; None leaves them to the environment's own seeding.
-        init_random_frames: so many records at the start come from random actions.
-        total_frames: end of the iteration; -1 goes on for ever.
-        kwargs: of TorchRL's ``Collector`` (``postproc``, ``replay_buffer``, ...).
+        kwargs: of :class:`~composerl.data.VectorCollector` (``seed``, ``init_random_frames``,
+            ``total_frames``, ``postproc``, ``replay_buffer``, ...).
     """
 
     _remembers = True
+    _state: dict[str, Tensor] | None  # None: the policy has seen nothing
 
     def __init__(
         self,
@@ -66,9 +65,6 @@ class RecordCollector(VectorCollector):
         policy: nn.Module | None = None,
         *,
         frames_per_batch: int | None = None,
-        seed: int | None = None,
-        init_random_frames: int = 0,
-        total_frames: int = -1,
         **kwargs: Any,
     ) -> None:
         if policy is not None and not (
@@ -80,30 +76,25 @@ class RecordCollector(VectorCollector):
             )
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
         kwargs.setdefault("track_traj_ids", False)
+        frames = frames_per_batch or max(1, env.batch_size.numel())
         # Trusted and without buffers, as TorchRL would try it once, and the environment holds no
         # state for it.
-        super().__init__(
-            env, policy,
-            frames_per_batch=frames_per_batch or max(1, env.batch_size.numel()),
-            seed=seed, init_random_frames=init_random_frames, total_frames=total_frames,
-            use_buffers=False, trust_policy=True, **kwargs,
-        )  # fmt: skip
+        kwargs |= {"use_buffers": False, "trust_policy": True}
+        super().__init__(env, policy, frames_per_batch=frames, **kwargs)
         if not self.fast:
             raise ValueError(
                 "create_env_fn must be an environment of composerl.envs.make_env over gymnasium "
                 f"ones, with simple transforms at most, got {env}"
             )
         self.env.action_spec.rand()  # TorchRL drew one when it knew no policy: as in older runs
-        self._state: dict[str, Tensor] | None = None  # None: the policy has seen nothing
-        self._unseen: list[bool] = []  # whose observation is in no record yet
+        self._forget()
 
     def reset(self, index: Any = None, **kwargs: Any) -> None:
         """Start new episodes in all environments."""
         if index is not None:
             raise ValueError("a RecordCollector starts episodes in all environments, not in some")
         super().reset(**kwargs)
-        if self._live is not None:
-            self._forget()
+        self._forget()
 
     def state_dict(self) -> dict[str, Any]:
         """That of the episodes, and the policy's state in them."""
@@ -121,13 +112,6 @@ class RecordCollector(VectorCollector):
         self._state = state
         if state is not None:
             self._state = {key: value.to(self._asking.device) for key, value in state.items()}
-        if self._live is not None:
-            # One that does not repeat itself has started anew, with an observation of its own.
-            before = own["live"]["started"]
-            self._unseen = [
-                new or now != then
-                for new, now, then in zip(self._unseen, self._live.started, before, strict=True)
-            ]
 
     # ---- inside ----------------------------------------------------------------------------
 
@@ -135,41 +119,40 @@ class RecordCollector(VectorCollector):
         if self._live is None:
             self._live = self._from_carrier()
             self._forget()
-        live, envs, steps = self._live, self._envs, self.frames_per_batch
-        number, space = len(envs), envs[0].action_space
+        live, envs, space = self._live, self._envs, self._envs[0].action_space
+        shape = (len(envs), self.frames_per_batch)
         dtype = np.int64 if isinstance(space, gym.spaces.Discrete) else np.float32
-        obs = np.empty((number, steps, *live.obs.shape[1:]), live.obs.dtype)
-        action = np.zeros((number, steps, *(space.shape or ())), dtype)
-        reward = np.zeros((number, steps), np.float32)
-        first = np.zeros((number, steps), bool)
-        terminal = np.zeros((number, steps), bool)
-        for t in range(steps):
+        obs = np.empty((*shape, *live.obs.shape[1:]), live.obs.dtype)
+        action = np.zeros((*shape, *(space.shape or ())), dtype)
+        reward = np.zeros(shape, np.float32)
+        first, terminal = np.zeros(shape, bool), np.zeros(shape, bool)
+        for t in range(shape[1]):
             # Not asked when all episodes only start: nothing would come of its answer.
             if not all(self._unseen):
                 choice = self._choose(live)
                 moves, chosen = for_gym(choice, space), choice.numpy()
+            over = []
             for i, env in enumerate(envs):
                 if self._unseen[i]:
-                    obs[i, t], first[i, t], self._unseen[i] = live.obs[i], True, False
+                    first[i, t], self._unseen[i] = True, False
                     continue
-                raw, gained, ended, cut, info = env.step(moves[i])
-                seen = self._see(raw)
-                obs[i, t], reward[i, t], action[i, t] = seen, gained, chosen[i]
+                seen, gained, ended, cut, info = live.step(env, i, moves[i])
+                live.obs[i] = self._inside.see(seen)
+                reward[i, t], action[i, t] = gained, chosen[i]
                 terminal[i, t] = ended or info.get("life_loss", False)
-                live.returns[i] += float(gained)
-                live.lengths[i] += 1
-                live.actions[i].append(moves[i])
                 if ended or cut:
-                    seen, self._unseen[i] = self._see(self._next_episode(live, i)), True
-                live.obs[i] = seen
+                    over.append(i)
+            obs[:, t] = live.obs
+            for i in over:
+                self._finished.add(live, i)
+                self._begin(live, i)
         arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
                   "terminal": terminal}  # fmt: skip
         records = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        if self._of_reward:
-            gains = apply(self._of_reward, records["reward"])
-            records["reward"] = gains.masked_fill(records["first"], 0.0)
+        gains = apply(self._inside.reward, records["reward"])
+        records["reward"] = gains.masked_fill(records["first"], 0.0)
         # The public constructor checks every entry again: for one step, as long as all else.
-        return TensorDict._new_unsafe(records, torch.Size([number, steps]))
+        return TensorDict._new_unsafe(records, torch.Size(shape))
 
     def _choose(self, live: Live) -> Tensor:
         """Actions ``(environments, ...)`` for the observations; the policy remembers them."""
@@ -190,9 +173,14 @@ class RecordCollector(VectorCollector):
         return action.cpu()
 
     def _start_episodes(self) -> None:
-        super()._start_episodes()
         self._forget()
+        super()._start_episodes()
+
+    def _begin(self, live: Live, i: int) -> None:
+        super()._begin(live, i)
+        self._unseen[i] = True
 
     def _forget(self) -> None:
         """All that the environments show now is new, and the policy has seen none of it."""
-        self._state, self._unseen = None, [True] * len(self._envs)
+        self._state = None
+        self._unseen = [True] * len(self._envs)  # whose observation is in no record yet

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor, nn
+from torch import nn
 from torchrl.collectors import Collector
-from torchrl.envs import EnvBase, Transform
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.data.collect.asking import Asking
-from composerl.data.collect.inside import apply, asks_at_steps, look_inside
-from composerl.data.collect.live import Finished, Live, for_gym
-from composerl.data.collect.steps import Steps
+from composerl.data.collect.inside import Asking, Inside, asks_at_steps, look_inside
+from composerl.data.collect.live import Finished, Live, Steps, for_gym
 
 __all__ = ["VectorCollector"]
 
@@ -57,9 +53,8 @@ class VectorCollector(Collector):
     Keyword Args:
         frames_per_batch: environment steps of a batch, over all environments together.
         seed: of the episodes; None leaves them to the environment's own seeding.
-        init_random_frames: so many steps at the start act at random.
-        total_frames: end of the iteration; -1 goes on for ever.
-        kwargs: of TorchRL's ``Collector``.
+        kwargs: of TorchRL's ``Collector``, among them ``init_random_frames`` (so many steps at the
+            start act at random) and ``total_frames`` (end of the iteration; -1, none).
     """
 
     _remembers = False  # the state of a policy, from step to step
@@ -71,21 +66,12 @@ class VectorCollector(Collector):
         *,
         frames_per_batch: int,
         seed: int | None = None,
-        init_random_frames: int = 0,
-        total_frames: int = -1,
         **kwargs: Any,
     ) -> None:
         # A policy with memory needs the environment to carry its state, the others nothing.
         carry = bool(getattr(policy, "recurrent", False)) and not self._remembers
         kwargs.setdefault("auto_register_policy_transforms", carry)
-        super().__init__(
-            create_env_fn,
-            policy,
-            frames_per_batch=frames_per_batch,
-            init_random_frames=init_random_frames,
-            total_frames=total_frames,
-            **kwargs,
-        )
+        super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **kwargs)
         self._seed = seed
         self._restart = seed is not None  # new episodes before the next batch
         self._live: Live | None = None
@@ -93,10 +79,8 @@ class VectorCollector(Collector):
         self._asking = Asking(self.policy, self._wrapped_policy, self.env)
         stateful = getattr(self.policy, "recurrent", False) and not self._remembers
         needs_more = stateful or asks_at_steps(kwargs) or not self._asking.needs_no_more
-        inside = None if needs_more else look_inside(self.env)
-        self._envs: list[gym.Env] = inside.envs if inside else []
-        self._of_observation: list[Transform] = inside.observation if inside else []
-        self._of_reward: list[Transform] = inside.reward if inside else []
+        self._inside = Inside([], [], []) if needs_more else look_inside(self.env)
+        self._envs = self._inside.envs
         self._in_place = self.return_same_td and self._use_buffers
         self._batch: TensorDictBase | None = None
         if self.fast:
@@ -127,8 +111,7 @@ class VectorCollector(Collector):
         if not self.fast:
             batch = super().rollout()
             if batch is not None:
-                number = max(1, self.n_env)
-                self._live = self._live or Live(np.zeros((number, 0)), np.zeros(number, np.int64))
+                self._live = self._live or Live(np.zeros(max(1, self.n_env)))
                 self._finished.count(batch, self._live)
             return batch
         if self.pre_collect_hook is not None:
@@ -152,7 +135,7 @@ class VectorCollector(Collector):
         chosen = torch.zeros(self.env.batch_size, dtype=torch.bool)
         chosen[... if index is None else index] = True
         for i in chosen.reshape(-1).nonzero()[:, 0].tolist():
-            self._live.obs[i] = self._see(self._begin(self._live, i))
+            self._begin(self._live, i)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and start new episodes by it."""
@@ -186,8 +169,8 @@ class VectorCollector(Collector):
         self._live = None
         if saved is not None and self._seed is not None:
             self._live = live = Live.from_state_dict(saved)
-            for i in live.play_again(self._envs, self._seed, self._see):
-                live.ids[i] = self._new_id(live, i)
+            for i in live.play_again(self._envs, self._seed, self._inside.see):
+                self._begin(live, i)
         elif self.fast and self._seed is None:
             self.reset()  # what the environments were left at is not what was stored
         self._restart = self._seed is not None and self._live is None
@@ -197,60 +180,38 @@ class VectorCollector(Collector):
     def _rollout(self) -> TensorDict:
         live = self._live = self._live or self._from_carrier()
         envs, number = self._envs, self.frames_per_batch
-        steps = Steps(live.obs, self._raw_dtype, number)
-        latest = np.empty_like(live.obs, self._raw_dtype) if self._of_observation else live.obs
+        steps = Steps(live.obs, self._inside, number)
+        exploring = self.exploration_type == ExplorationType.RANDOM
+        at_random = self._should_use_random_frames()
         for t in range(number):
             steps.obs[:, t] = live.obs
             steps.ids[:, t] = live.ids
-            said = self._act(live.obs)
+            said = self._asking.act(live.obs, exploring=exploring, at_random=at_random)
             steps.said.append(said)
             actions = for_gym(said["action"], envs[0].action_space)
+            over = []
             for i, env in enumerate(envs):
-                seen, gained, ended, cut, _ = env.step(actions[i])
+                seen, gained, ended, cut, _ = live.step(env, i, actions[i])
                 steps.next_obs[i, t] = seen
                 steps.reward[i, t, 0] = gained
-                live.returns[i] += float(gained)
-                live.lengths[i] += 1
-                live.actions[i].append(actions[i])
                 if ended or cut:
                     steps.terminated[i, t, 0], steps.truncated[i, t, 0] = ended, cut
-                    seen = self._next_episode(live, i)
-                latest[i] = seen
-            if self._of_observation:
-                live.obs[:] = self._see(latest)
+                    over.append(i)
+            live.obs[:] = self._inside.see(steps.next_obs[:, t])
+            for i in over:
+                self._finished.add(live, i)
+                self._begin(live, i)
         if self.set_truncated:
             steps.truncated[:, -1] = True
-        return steps.tensordict(
-            self._of_observation, self._of_reward,
-            ids=self.track_traj_ids, single=not self.env.batch_size,
-        )  # fmt: skip
-
-    def _see(self, raw: Any) -> Any:
-        """What the transforms make of observations of the environments."""
-        if not self._of_observation:
-            return raw
-        return apply(self._of_observation, torch.from_numpy(np.asarray(raw, self._raw_dtype)))
-
-    @cached_property
-    def _raw_dtype(self) -> np.dtype:
-        """Type of the observations as they are written down, before the transforms."""
-        if not self._of_observation:
-            return self._from_carrier().obs.dtype
-        return np.dtype(self._envs[0].observation_space.dtype)
-
-    def _act(self, obs: np.ndarray) -> dict[str, Tensor]:
-        """What the policy writes for the environments' observations, on the CPU."""
-        ask = self._asking.act_at_random if self._should_use_random_frames() else self._asking.act
-        return ask(obs, exploring=self.exploration_type == ExplorationType.RANDOM)
+        return steps.tensordict(ids=self.track_traj_ids, single=not self.env.batch_size)
 
     def _from_carrier(self) -> Live:
         """The state that TorchRL's constructor or reset has left."""
-        number = len(self._envs)
         obs = self._carrier.get("observation")
         ids = self._carrier.get(("collector", "traj_ids"), None)
         return Live(
-            obs.reshape(number, *obs.shape[len(self.env.batch_size) :]).cpu().numpy().copy(),
-            np.zeros(number, np.int64) if ids is None else ids.reshape(-1).cpu().numpy().copy(),
+            obs.reshape(-1, *obs.shape[len(self.env.batch_size) :]).cpu().numpy().copy(),
+            None if ids is None else ids.reshape(-1).cpu().numpy().copy(),
         )
 
     def _start_episodes(self) -> None:
@@ -259,21 +220,12 @@ class VectorCollector(Collector):
             state = np.random.SeedSequence([self._seed, self._frames]).generate_state(1)
             self.set_seed(int(state[0] >> 1))
             return
-        ids = self._traj_pool.get_traj_and_increment(len(self._envs)).numpy().copy()
-        self._live = live = Live(np.empty_like(self._from_carrier().obs), ids)
-        for i, env in enumerate(self._envs):
-            live.obs[i] = self._see(live.start(env, i, self._seed))
+        self._live = self._from_carrier()
+        for i in range(len(self._envs)):
+            self._begin(self._live, i)
 
-    def _next_episode(self, live: Live, i: int) -> Any:
-        self._finished.add(*live.finish(i))
-        return self._begin(live, i)
-
-    def _begin(self, live: Live, i: int) -> Any:
-        live.finish(i)
-        live.ids[i] = self._new_id(live, i)
-        return live.start(self._envs[i], i, self._seed)
-
-    def _new_id(self, live: Live, i: int) -> int:
-        return (
-            self._traj_pool.get_traj_and_increment().item() if self.track_traj_ids else live.ids[i]
-        )
+    def _begin(self, live: Live, i: int) -> None:
+        """Start the next episode of environment i."""
+        if self.track_traj_ids:
+            live.ids[i] = self._traj_pool.get_traj_and_increment().item()
+        live.obs[i] = self._inside.see(live.start(self._envs[i], i, self._seed))

@@ -57,7 +57,7 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Any]:
         """The six arrays by name."""
         return {key: getattr(self, key) for key in KEYS}
 
@@ -86,7 +86,7 @@ class Dataset:
 
     def take(self, rows: np.ndarray) -> Dataset:
         """Those rows alone."""
-        arrays: dict[str, Any] = {key: array[rows] for key, array in self.arrays().items()}
+        arrays = {key: array[rows] for key, array in self.arrays().items()}
         return replace(self, **arrays, rows=rows if self.rows is None else self.rows[rows])
 
     @classmethod
@@ -172,9 +172,9 @@ def validate(dataset: Dataset, env: Any) -> Dataset:
     spaces = Spaces.of(env)
     dataset = _in_order(dataset, spaces.obs_parts)
     source = dataset.source
-    arrays: dict[str, Any] = {
-        key: clean(array, key, source, dataset.rows) for key, array in dataset.arrays().items()
-    }
+    arrays = dataset.arrays()
+    for key, array in arrays.items():
+        arrays[key] = clean(array, key, source, dataset.rows)
     check_lengths(arrays, source)
     for key in ("observations", "next_observations"):
         shape = arrays[key].shape[1:]
