@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from composerl.bookkeeping.checkpoint import checkpoints, kind_of, load_tree, save_tree
+from composerl.bookkeeping.checkpoint import best_path, checkpoints, kind_of, load_tree, save_tree
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
 from composerl.bookkeeping.export import export_policy
 from composerl.envs.spaces import Spaces
@@ -128,19 +128,14 @@ class Policy:
         modes = {module: module.training for module in self.actor.modules()}
         self.actor.eval()
         try:
-            if self.recurrent:
-                return evaluator(self._remember, episodes, seed, recurrent=True)
-            return evaluator(self.act, episodes, seed)
+            act = self._remember if self.recurrent else self.act
+            return evaluator(act, episodes, seed, recurrent=self.recurrent)
         finally:
             for module, mode in modes.items():
                 module.training = mode
 
     def _own_evaluator(self) -> Evaluator:
         if self._evaluator is None:
-            if self.env is None:
-                raise ValueError(
-                    "the policy does not know its environment: give it, load(..., env=make_env)"
-                )
             self._evaluator = Evaluator(self.env, self.env_kwargs)
         return self._evaluator
 
@@ -216,12 +211,9 @@ def load(
         env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
         env_kwargs: its keyword arguments; those it was trained with, if neither is given.
     """
-    file = Path(path)
-    if file.is_dir():
-        file = _find(file, which)
-    kind = kind_of(file)
-    if kind == "checkpoint":
-        tree = load_tree(file, kind, part="policy")
+    file = _find(Path(path), which) if Path(path).is_dir() else Path(path)
+    if kind_of(file) == "checkpoint":
+        tree = load_tree(file, "checkpoint", part="policy")
     else:
         tree = load_tree(file, "policy")
     if tree is None:
@@ -236,9 +228,8 @@ def load(
     try:
         actor.load_state_dict(tree["state"])
     except RuntimeError as error:
-        raise ValueError(
-            f"{file} does not fit the network: {' '.join(str(error).split())}"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{file} does not fit the network: {reason}") from error
     if env is None:
         env = _safe_env(tree)
         env_kwargs = tree.get("env_kwargs", {}) if env_kwargs is None else env_kwargs
@@ -266,9 +257,8 @@ def _find(run: Path, which: str) -> Path:
     if which not in ("final", "best"):
         raise ValueError(f"which must be 'final' or 'best', got {which!r}")
     if which == "best":
-        return run / "checkpoints" / "best.safetensors"
-    files = [run / "policy.safetensors", *checkpoints(run)]
-    for file in files:
+        return best_path(run)
+    for file in (run / "policy.safetensors", *checkpoints(run)):
         if file.is_file():
             return file
     raise FileNotFoundError(

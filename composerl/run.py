@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch import nn
 
 from composerl._files import write_json
-from composerl.bookkeeping import rundir
-from composerl.bookkeeping.checkpoint import (
-    block_files,
-    checkpoint_path,
-    checkpoints,
-    load_newest,
-    rotate,
-    save_tree,
-)
+from composerl.bookkeeping import checkpoint, machine, rundir
 from composerl.bookkeeping.console import ProgressBar, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator
 from composerl.bookkeeping.images import film_episode, write_png
-from composerl.bookkeeping.interrupt import Interrupt
-from composerl.bookkeeping.machine import Clock, prepare, restore_rng, rng_state
-from composerl.bookkeeping.score import EPISODE_COLUMNS, Score, describe
-from composerl.bookkeeping.tracking import Tracker, require_tensorboard, wandb_mode
+from composerl.bookkeeping.score import EPISODE_COLUMNS, Score
+from composerl.bookkeeping.tracking import Tracker, require_tensorboard
+from composerl.bookkeeping.wandb_run import wandb_mode
 from composerl.config import RunConfig, config_to_dict
 from composerl.envs.spaces import Spaces
 from composerl.policy import Policy
@@ -64,30 +54,24 @@ class Run:
 
     def __init__(self, config: RunConfig, name: str | None = None) -> None:
         self.config = config
-        self.name = name or Path(inspect.getfile(type(config))).stem
-        if not re.fullmatch(r"\w[\w.-]*", self.name):
-            raise ValueError(f"the name of a run is letters, digits, '.', '-', got {self.name!r}")
+        self.name = rundir.slug(name or Path(inspect.getfile(type(config))).stem)
         self.directory = rundir.choose(config, self.name)
         rundir.check(self.directory, self.name, config)
         show_log()
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
-        prepare(config.seed, config.device, config.threads)
-        self.step = 0
-        self.total = 0
-        self._by = 1
+        machine.prepare(config.seed, config.device, config.threads)
+        self.step, self.total, self._by = 0, 0, 1
         self.score = Score()
         self._tracked: dict[str, Any] = {}
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
         self._in_step = self._trained = False
-        self._clock = Clock()
+        self._clock = machine.Clock()
         self._evaluator = Evaluator(config.env, config.env_kwargs)
         self._opened: Tracker | None = None
-
-    # ---- what a recipe calls -------------------------------------------------------------
 
     @property
     def spaces(self) -> Spaces:
@@ -118,25 +102,25 @@ class Run:
         if by < 1:
             raise ValueError(f"run.steps(by=...) must be at least 1, got {by}")
         self.total, self._by = total, by
+        self._goal = [total, self.config.stop_at, self.config.patience]
         _ = self.spaces  # an environment that cannot be opened shall leave nothing behind
         self._lock = rundir.lock(self.directory)
         try:
             self._open()
-            with Interrupt() as interrupt, ProgressBar(self.name, total, self.step) as bar:
+            with machine.Interrupt() as interrupt, ProgressBar(self.name, total, self.step) as bar:
                 while self.step < total and self.score.stopped is None:
                     self.step += by
                     self._in_step = self._trained = True
                     yield self.step
                     self._end_step(save=interrupt.requested)
-                    bar.advance(self.step, self._note())
+                    latest = self.score.latest
+                    bar.advance(self.step, f"return {latest['return']:.1f}" if latest else "")
                     if interrupt.requested:
-                        raise KeyboardInterrupt(
-                            f"stopped at step {self.step}; go on with: "
-                            f"{rundir.resume_command(self.directory)}"
-                        )
-        except GeneratorExit:
-            raise  # `break` or an error in the loop's body: finish() or the end will tell
-        except BaseException:
+                        command = rundir.resume_command(self.directory)
+                        where = f"stopped at step {self.step}"
+                        raise KeyboardInterrupt(f"{where}; go on with: {command}")
+        # Not GeneratorExit, after `break` or an error in the body: finish() or the end will tell.
+        except (Exception, KeyboardInterrupt):
             self._close(1)
             raise
 
@@ -152,18 +136,15 @@ class Run:
                 self._row[name] = number
             # Also before a checkpoint: it must not replace a good one by a broken one.
             if not math.isfinite(number) and key.split("_")[0] == "loss":
-                saved = checkpoints(self.directory)
+                saved = checkpoint.checkpoints(self.directory)
                 where = f"last checkpoint: {saved[0]}" if saved else "no checkpoint yet"
-                raise RuntimeError(
-                    f"{name} is {number} at step {self.step}: the training diverged ({where})"
-                )
+                problem = f"{name} is {number} at step {self.step}"
+                raise RuntimeError(f"{problem}: the training diverged ({where})")
 
     def evaluate(self, actor: nn.Module) -> Evaluation | None:
         """Evaluate if it is due (every ``eval_every`` steps and at the end); keep the best."""
         self._actor = actor
-        if not self._due(self.config.eval_every):
-            return None
-        return self._evaluate()
+        return self._evaluate() if self._due(self.config.eval_every) else None
 
     def play(self, actor: nn.Module | None = None) -> Evaluation:
         """Evaluate an actor (by default that of :meth:`evaluate`) now; nothing is kept of it."""
@@ -178,13 +159,10 @@ class Run:
         """
         if not self._due(self.config.eval_every):
             return None
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ValueError(f"the name of an image is letters, digits, '.', '-', got {name!r}")
-        generators = rng_state()
-        path = self.directory / "images" / f"{name}-{self.step:08d}.png"
-        write_png(path, draw())
-        self._tracker.image(name, path, self.step)
-        restore_rng(generators)
+        with machine.untouched_rng():
+            path = rundir.image_path(self.directory, name, self.step, ".png")
+            write_png(path, draw())
+            self._tracker.show(self.step, f"images/{name}", "Image", str(path))
         return path
 
     def finish(self, actor: nn.Module) -> Policy:
@@ -197,37 +175,39 @@ class Run:
             self._evaluate()
             self._in_step = True
         elif not self._trained:  # a finished run that is resumed only evaluates again
-            latest = describe(self.step, self.play())
-            say(f"evaluated again: {latest['return']:.1f} ± {latest['std']:.1f}")
+            say(f"evaluated again: {self.play()}")
         if self._in_step:  # the loop was left by `break`, or did not evaluate
             if self.step < self.total and self.score.stopped is None:
                 self.score.stopped = "stopped by the recipe"
             self._end_step(save=True)
         policy = self._policy()
         if self.config.video:
-            (self.directory / "images").mkdir(exist_ok=True)
-            film = self.directory / "images" / f"episode-{self.step:08d}.gif"
-            self._tracker.video("episode", film_episode(policy, film, EVALUATION_SEED))
+            film = rundir.image_path(self.directory, "episode", self.step, ".gif")
+            film_episode(policy, film, EVALUATION_SEED)
+            self._tracker.show(self.step, "videos/episode", "Video", str(film), format="gif")
         # One for all evaluations: each table is an artifact of its own to W&B.
-        self._tracker.table("eval/episodes", EPISODE_COLUMNS, self.score.episodes)
+        table = {"columns": list(EPISODE_COLUMNS), "data": self.score.episodes}
+        self._tracker.show(self.step, "eval/episodes", "Table", **table)
         path = policy.save(self.directory / "policy.safetensors")
-        summary = self._summary()
+        summary = {
+            "recipe": self.name,
+            "env": self.config.env,
+            "seed": self.config.seed,
+            "steps": self.step,
+            "stopped": self.score.stopped or "all steps done",
+            "final": self.score.latest,
+            "best": self.score.best,
+            **self._clock.row(),
+        }
         write_json(self.directory / "summary.json", summary)
-        self._tracker.summary(
-            {f"{which}/{key}": summary[which][key] for which in ("final", "best")
-             for key in ("return", "std", "step")}
-        )  # fmt: skip
+        self._tracker.summary(final=self.score.latest, best=self.score.best)
         if self.config.wandb_artifacts:
-            name = f"{self._tracker.run_id}-policy"
-            kept = self.directory / "checkpoints" / "best.safetensors"
-            self._tracker.artifact(kept, name, "policy", ("best",))
-            self._tracker.artifact(path, name, "policy", ("final",))
+            self._tracker.artifact("policy", "best", checkpoint.best_path(self.directory))
+            self._tracker.artifact("policy", "final", path)
         self._close(0)
         summary_table(summary, self.directory)
         actor.eval()
         return policy
-
-    # ---- evaluation ----------------------------------------------------------------------
 
     def _policy(self, actor: nn.Module | None = None) -> Policy:
         actor = actor or self._actor
@@ -244,16 +224,13 @@ class Run:
             "eval/length": float(np.mean(result.lengths)),
         }
         if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
-            self._best_policy = tree_map(_copy, self._policy().to_tree())
+            self._best_policy = copy.deepcopy(self._policy().to_tree())
             self._save_best()
         return result
 
     def _save_best(self) -> None:
         if self._best_policy is not None:
-            path = self.directory / "checkpoints" / "best.safetensors"
-            save_tree(path, "policy", self._best_policy)
-
-    # ---- steps, checkpoints --------------------------------------------------------------
+            checkpoint.save_tree(checkpoint.best_path(self.directory), "policy", self._best_policy)
 
     @property
     def _tracker(self) -> Tracker:
@@ -263,8 +240,8 @@ class Run:
 
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
-        state = load_newest(self.directory) if self.config.resume else None
-        generators = state["rng"] if state else rng_state()
+        state = checkpoint.load_newest(self.directory) if self.config.resume else None
+        generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
         rundir.create(self.directory, self.name, self.config)
@@ -275,7 +252,6 @@ class Run:
             run_id=state["run_id"] if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
             group=self.name,
-            job_type="train",
             tags=(self.name, self.config.env[:64]),
             name=f"{self.name}-seed{self.config.seed}",
             tensorboard=self.config.tensorboard,
@@ -283,13 +259,13 @@ class Run:
         # If an error in the loop's body ends the run, W&B shall know that it failed.
         self._end = weakref.finalize(self, self._tracker.close, 1)
         rundir.keep_run_id(self.directory, self._tracker.run_id)
-        self._tracker.truncate(state["metrics"] if state else 0)
+        self._tracker.metrics.truncate(state["metrics"] if state else 0)
         self._save_best()
-        self._clock.start()
+        self._clock.start(*(state["seconds"] if state else ()))
         verb = f"resumed at step {self.step} of" if self.step else "started,"
         say(f"{self.name} {verb} {self.total} steps, in {self.directory}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
-        restore_rng(generators)
+        machine.restore_rng(generators)
 
     def _restore(self, state: dict[str, Any]) -> None:
         rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
@@ -301,14 +277,10 @@ class Run:
         for name, thing in self._tracked.items():
             thing.load_state_dict(state["tracked"][name])
         self.step = state["step"]
-        self.score.load_state_dict(state["score"])
-        if state["goal"] != self._goal():
+        self.score = Score(**state["score"])
+        if state["goal"] != self._goal:
             self.score.stopped = None
         self._best_policy = state["best_policy"]
-        self._clock.before = tuple(state["seconds"])
-
-    def _goal(self) -> list[Any]:
-        return [self.total, self.config.stop_at, self.config.patience]
 
     def _due(self, every: int) -> bool:
         """Whether this turn reaches a multiple of ``every``, or the end."""
@@ -316,37 +288,35 @@ class Run:
 
     def _end_step(self, save: bool) -> None:
         if self._row:
-            seconds, cpu = self._clock.elapsed()
-            clock = {"time/seconds": round(seconds, 3), "time/cpu_seconds": round(cpu, 3)}
-            self._tracker.log({"step": self.step, **self._row, **clock})
+            self._tracker.log({"step": self.step, **self._row, **self._clock.row()})
             self._row = {}
         if save or self.score.stopped is not None or self._due(self.config.save_every):
             self._save_checkpoint()
         self._in_step = False
 
     def _save_checkpoint(self) -> None:
-        path = checkpoint_path(self.directory, self.step)
+        path = checkpoint.checkpoint_path(self.directory, self.step)
         tree = {
             "step": self.step,
             "config": config_to_dict(self.config),
             "run_id": self._tracker.run_id,
             "metrics": self._tracker.sync(),
-            "goal": self._goal(),
-            "score": self.score.state_dict(),
+            "goal": self._goal,
+            "score": vars(self.score),
             "best_policy": self._best_policy,
             "seconds": list(self._clock.elapsed()),
             "tracked": {name: thing.state_dict() for name, thing in self._tracked.items()},
             "policy": None if self._actor is None else self._policy().to_tree(),
-            "rng": rng_state(),
+            "rng": machine.rng_state(),
         }
-        save_tree(path, "checkpoint", tree)
-        rotate(self.directory, KEPT_CHECKPOINTS)
+        checkpoint.save_tree(path, "checkpoint", tree)
+        checkpoint.rotate(self.directory, KEPT_CHECKPOINTS)
         # Of a finished run that went on: older than this checkpoint now.
         for stale in ("summary.json", "policy.safetensors"):
             (self.directory / stale).unlink(missing_ok=True)
         if self.config.wandb_artifacts:
-            name = f"{self._tracker.run_id}-checkpoint"
-            self._tracker.artifact(path, name, "checkpoint", ("last",), block_files(path))
+            files = checkpoint.block_files(path)
+            self._tracker.artifact("checkpoint", "last", path, *files)
 
     def _close(self, exit_code: int) -> None:
         if self._opened is not None:
@@ -354,26 +324,3 @@ class Run:
             self._opened.close(exit_code)
         self._evaluator.close()
         self._lock.release()
-
-    # ---- words ---------------------------------------------------------------------------
-
-    def _note(self) -> str:
-        return "" if self.score.latest is None else f"return {self.score.latest['return']:.1f}"
-
-    def _summary(self) -> dict[str, Any]:
-        seconds, cpu = self._clock.elapsed()
-        return {
-            "recipe": self.name,
-            "env": self.config.env,
-            "seed": self.config.seed,
-            "steps": self.step,
-            "stopped": self.score.stopped or "all steps done",
-            "final": self.score.latest,
-            "best": self.score.best,
-            "time/seconds": round(seconds, 2),
-            "time/cpu_seconds": round(cpu, 2),
-        }
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf

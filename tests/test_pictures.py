@@ -25,7 +25,7 @@ def read_png(path):
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])
 def test_png_round_trip(shape, tmp_path):
     image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    path = write_png(tmp_path / "new" / "image.png", image)
+    path = write_png(tmp_path / "image.png", image)
     np.testing.assert_array_equal(read_png(path), image)
 
 

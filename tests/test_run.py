@@ -21,7 +21,7 @@ from wandb_reader import read_wandb
 
 import composerl
 from composerl import Run, RunConfig
-from composerl.bookkeeping.tracking import read_metrics
+from composerl.bookkeeping.metrics import read_metrics
 from composerl.config import MAY_CHANGE
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor

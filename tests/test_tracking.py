@@ -17,7 +17,9 @@ import pytest
 from wandb_reader import read_wandb
 
 from composerl.bookkeeping import tracking, wandb_run
-from composerl.bookkeeping.tracking import MetricsFile, Tracker, read_metrics, scrub, wandb_mode
+from composerl.bookkeeping.metrics import MetricsFile, read_metrics
+from composerl.bookkeeping.tracking import Tracker
+from composerl.bookkeeping.wandb_run import scrub, wandb_mode
 
 
 @pytest.fixture(autouse=True)
@@ -321,7 +323,7 @@ def test_import_is_light():
     code = (
         "import sys, composerl.bookkeeping.tracking as t, tempfile\n"
         "tracker = t.Tracker(tempfile.mkdtemp(), config={})\n"
-        "tracker.log({'step': 1}); tracker.artifact('absent', 'a', 'b'); tracker.close()\n"
+        "tracker.log({'step': 1}); tracker.artifact('a', 'b', 'absent'); tracker.close()\n"
         "print([m for m in ('wandb', 'torch', 'tensorboard', 'numpy') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -331,7 +333,7 @@ def test_import_is_light():
 def test_disabled_writes_metrics_only(tmp_path):
     tracker = Tracker(tmp_path / "run", config={})
     tracker.log({"step": 1, "loss": 0.5})
-    tracker.summary({"best": 1.0})
+    tracker.summary(best={"return": 1.0, "std": 0.0, "step": 1})
     assert tracker.sync() == len('{"step":1,"loss":0.5}\n')
     tracker.close()
     tracker.close()
@@ -358,9 +360,8 @@ def test_wandb_offline(tmp_path, monkeypatch, capfd, wandb):
     random.seed(1)
     np.random.seed(1)
     drawn = random.getstate(), np.random.get_state()[1].tolist()
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "policy.json").write_text("first")
+    policy = tmp_path / "policy.json"
+    policy.write_text("first")
     single = tmp_path / "single.txt"
     single.write_text("one file")
 
@@ -377,13 +378,13 @@ def test_wandb_offline(tmp_path, monkeypatch, capfd, wandb):
     for step in (10, 20, 30):
         tracker.log({"step": step, "train/loss": 1 / step, "train/bad": math.inf})
     tracker.log({"step": 30, "eval/return": 5.0})
-    tracker.summary({"best/return": 7.5})
-    tracker.artifact(policy, "policy", "model", aliases=["best"])
-    (policy / "policy.json").write_text("second")
+    tracker.summary(best={"return": 7.5, "std": 0.5, "step": 20, "episodes": 2})
+    tracker.artifact("policy", "best", policy)
+    policy.write_text("second")
     beside = single.parent / "blocks" / "one.txt"
     beside.parent.mkdir()
     beside.write_text("a block")
-    tracker.artifact(single, "single", "notes", beside=[beside])
+    tracker.artifact("notes", "last", single, beside)
     tracker.close(exit_code=3)
 
     assert capfd.readouterr() == ("", "")
@@ -409,9 +410,9 @@ def test_wandb_offline(tmp_path, monkeypatch, capfd, wandb):
     assert not read.kinds & {"files", "stats", "environment"}
 
     first, second = read.artifacts
-    assert (first["name"], first["type"]) == ("policy", "model")
+    assert (first["name"], first["type"]) == (f"{tracker.run_id}-policy", "policy")
     assert "best" in first["aliases"]
-    # The artifact is the directory as it was, and lives inside the run.
+    # The artifact is the file as it was, and lives inside the run.
     (copy,) = first["files"].values()
     assert Path(copy).read_text() == "first"
     assert run in Path(copy).parents
@@ -431,7 +432,7 @@ def test_a_resumed_tracker_continues_the_same_run(tmp_path, wandb):
     first.close()
 
     second = Tracker(tmp_path, config={"lr": 1}, mode="offline", run_id=first.run_id)
-    second.truncate(offset)
+    second.metrics.truncate(offset)
     second.log({"step": 2})
     second.close()
     reads = read_wandb(tmp_path)
@@ -459,7 +460,7 @@ def test_two_trackers_at_once_do_not_mix(tmp_path, wandb):
 def test_a_missing_artifact_is_named(tmp_path, wandb):
     tracker = Tracker(tmp_path, config={}, mode="offline")
     with pytest.raises(FileNotFoundError, match=r"'policy' needs .*absent, which does not exist"):
-        tracker.artifact(tmp_path / "absent", "policy", "model")
+        tracker.artifact("policy", "best", tmp_path / "absent")
     tracker.close()
 
 
@@ -569,7 +570,7 @@ def test_tensorboard_forgets_what_a_killed_run_logged(tmp_path):
 
 
 def test_tensorboard_absent(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr(tracking, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pip install 'composerl\[tensorboard\]'"):
         Tracker(tmp_path / "run", config={}, tensorboard=True)
     assert list(tmp_path.iterdir()) == []

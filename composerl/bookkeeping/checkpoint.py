@@ -27,16 +27,8 @@ from composerl._files import replace_file
 from composerl.bookkeeping.blocks import LARGE, Blocks
 from composerl.bookkeeping.console import say
 
-__all__ = [
-    "block_files",
-    "checkpoint_path",
-    "checkpoints",
-    "kind_of",
-    "load_newest",
-    "load_tree",
-    "rotate",
-    "save_tree",
-]
+__all__ = ["best_path", "block_files", "checkpoint_path", "checkpoints", "kind_of", "load_newest",
+           "load_tree", "rotate", "save_tree"]  # fmt: skip
 
 #: The newest that is read. Files without blocks are written in the first, which all versions read.
 FORMAT = 2
@@ -106,6 +98,11 @@ def checkpoint_path(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:012d}.safetensors"
 
 
+def best_path(run: Path) -> Path:
+    """Where the best evaluated policy belongs."""
+    return run / "checkpoints" / "best.safetensors"
+
+
 def load_newest(run: Path) -> dict[str, Any] | None:
     """The newest resume point of a run that can be read; None if it has none."""
     found = checkpoints(run)
@@ -149,9 +146,8 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
     total = 0
     for name in sorted(tensors):
         tensor = tensors[name].cpu().contiguous()
-        if not tensor.numel():  # it cannot be viewed as bytes
-            continue
-        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+        if tensor.numel():  # nothing cannot be viewed as bytes
+            total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
     return total
 
 
@@ -220,11 +216,10 @@ class _Encoder:
 
 def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
     def decode(node: Any) -> Any:
-        return _decode(node, tensors, blocks)
-
-    if isinstance(node, list):
-        return [decode(item) for item in node]
-    if isinstance(node, dict):
+        if isinstance(node, list):
+            return [decode(item) for item in node]
+        if not isinstance(node, dict):
+            return node
         value: Any
         tag, value = next(iter(node.items()), ("", None))
         if tag == "!tensor":
@@ -246,4 +241,5 @@ def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
         if tag == "!device":
             return torch.device(value)
         raise KeyError(f"unknown tag {tag!r}")
-    return node
+
+    return decode(node)

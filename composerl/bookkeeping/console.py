@@ -8,15 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -47,17 +40,16 @@ class ProgressBar:
     """Steps, rate, time left and the latest return; draws nothing unless stderr is a terminal."""
 
     def __init__(self, title: str, total: int, start: int) -> None:
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+        self._progress = progress.Progress(
+            progress.TextColumn("[bold]{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
             _Rate(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}"),
             console=_console,
             disable=not _console.is_terminal,
         )
-        self._start = start
         self._task = self._progress.add_task(title, total=total, completed=start, note="")
 
     def __enter__(self) -> ProgressBar:
@@ -73,7 +65,7 @@ class ProgressBar:
             self._progress.update(self._task, completed=step, note=note)
 
 
-class _Rate(ProgressColumn):
+class _Rate(progress.ProgressColumn):
     def render(self, task: Any) -> Text:
         """Steps per second."""
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
@@ -94,12 +86,7 @@ def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
         "use it": f'composerl.load("{directory}").predict(observation)',
     }
     title = f"{summary['recipe']}: {summary['env']}, seed {summary['seed']}"
-    table = Table(title=title, show_header=False, title_justify="left", title_style="bold")
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in rows.items():
-        table.add_row(key, str(value))
-    Console(highlight=False).print(table)
+    print_table(title, ("", ""), rows.items(), align="left")
 
 
 def print_table(
@@ -110,9 +97,10 @@ def print_table(
     align: Literal["left", "right"] = "right",
 ) -> None:
     """Print a table on stdout; ``align`` is for all columns but the first."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns))
     for i, column in enumerate(columns):
-        table.add_column(column, justify=align if i else "left", overflow="fold")
+        style = None if i else "cyan"
+        table.add_column(column, justify=align if i else "left", style=style, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console = Console(highlight=False)

@@ -12,23 +12,17 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from composerl.bookkeeping.machine import restore_rng, rng_state
-from composerl.bookkeeping.stages import GymStage, TorchRLStage, integers, open_stage
+from composerl.bookkeeping.machine import untouched_rng
+from composerl.bookkeeping.stages import Stage, integers, open_stage
 from composerl.envs.spaces import Spaces
 
-__all__ = ["Act", "Evaluation", "Evaluator", "Player", "Remember", "State", "episode_seed",
-           "film_frames", "greedy", "observations"]  # fmt: skip
+__all__ = ["Evaluation", "Evaluator", "Player", "State", "episode_seed", "film_frames", "greedy",
+           "observations"]  # fmt: skip
 
 MAX_ENVS = 32
 
 State = dict[str, Tensor]
 """What a policy with memory carries from step to step: tensors ``(batch, ...)``."""
-
-Act = Callable[[Any], Any]
-"""Acts: observations ``(n, ...)`` to actions; in TorchRL environments on TensorDicts ``(n,)``."""
-
-Remember = Callable[[Any, State | None, Tensor], tuple[Tensor, State]]
-"""Acts with memory: observations, state (None at the start), first-flags to actions, state."""
 
 
 class Player(Protocol):
@@ -40,15 +34,13 @@ class Player(Protocol):
     spaces: Spaces
     recurrent: bool
 
-    def predict(self, observation: Any, first: Any = None) -> np.ndarray:
-        """Deterministic actions."""
-        ...
+    @property
+    def predict(self) -> Callable[..., np.ndarray]:
+        """Deterministic actions for observations."""
 
-    def evaluate(
-        self, episodes: int = 10, seed: int = 0, *, evaluator: Evaluator | None = None
-    ) -> Evaluation:
+    @property
+    def evaluate(self) -> Callable[..., Evaluation]:
         """Play seeded episodes."""
-        ...
 
 
 def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
@@ -59,7 +51,7 @@ def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
     """
     whole = isinstance(seen, TensorDictBase)
     if plain := getattr(actor, "greedy", None):
-        return plain(observations(seen, spaces) if whole else seen)
+        return plain(observations(seen, spaces))
     data = seen if whole else TensorDict({"observation": seen}, [seen.shape[0]])
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         data = actor(data)
@@ -112,24 +104,27 @@ class Evaluator:
 
     def __init__(
         self,
-        env: str | Callable[..., Any],
+        env: str | Callable[..., Any] | None,
         env_kwargs: dict[str, Any] | None = None,
         *,
         film: list[np.ndarray] | None = None,
     ) -> None:
+        if env is None:
+            raise ValueError(
+                "the policy does not know its environment: give it, load(..., env=make_env)"
+            )
         self._make = env
         self._kwargs = dict(env_kwargs or {})
         self._film = film
-        self._stages: list[GymStage | TorchRLStage] = []
+        self._stages: list[Stage] = []
         self._spaces: Spaces | None = None
 
     @property
     def spaces(self) -> Spaces:
         """Those of the environment, of which one is opened for it and kept to be played in."""
         if self._spaces is None:
-            kept = rng_state()
-            self._spaces = self._open(1)[0].spaces
-            restore_rng(kept)
+            with untouched_rng():
+                self._spaces = self._open(1)[0].spaces
         return self._spaces
 
     @property
@@ -138,55 +133,36 @@ class Evaluator:
         metadata = getattr(self._open(1)[0].env, "metadata", None) or {}
         return float(metadata.get("render_fps") or 30)
 
+    @torch.no_grad()
+    @untouched_rng()
     def __call__(
-        self, act: Act | Remember, episodes: int, seed: int, *, recurrent: bool = False
+        self, act: Callable[..., Any], episodes: int, seed: int, *, recurrent: bool = False
     ) -> Evaluation:
         """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions.
 
-        With ``recurrent``, ``act`` takes and returns a state as well, of which each environment
-        has its own; ``first`` is true in rows whose episode starts.
+        With ``recurrent`` it is ``act(observations, state, first) -> (actions, state)``: the state
+        is None at the start, and ``first`` is true in rows whose episode starts.
 
         In TorchRL environments ``act`` takes a TensorDict ``(n,)`` of all that they show, and
         returns it with actions, or the actions.
         """
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
-        kept = rng_state()
-        try:
-            with torch.no_grad():
-                stages = self._open(min(episodes, MAX_ENVS))
-                return self._play(stages, act, episodes, seed, recurrent)
-        finally:
-            restore_rng(kept)
-
-    def _open(self, number: int) -> list[GymStage | TorchRLStage]:
-        while len(self._stages) < number:
-            self._stages.append(open_stage(self._make, self._kwargs, self._film is not None))
-        return self._stages[:number]
-
-    def _play(
-        self,
-        stages: list[GymStage | TorchRLStage],
-        act: Callable[..., Any],
-        episodes: int,
-        seed: int,
-        recurrent: bool,
-    ) -> Evaluation:
+        stages = self._open(min(episodes, MAX_ENVS))
+        kind: Any = stages[0]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         waiting = iter(range(episodes))
-        playing: list[tuple[Any, int, Any]] = []
         state: State | None = None
 
-        def start(stage: GymStage | TorchRLStage) -> None:
+        def start(stage: Stage) -> tuple[Any, int, Any] | None:
             episode = next(waiting, None)
-            if episode is not None:
-                shown = stage.start(episode_seed(seed, episode))
-                playing.append((stage, episode, shown))
-                self._picture(stage, shown)
+            if episode is None:
+                return None
+            shown = stage.start(episode_seed(seed, episode))
+            self._picture(stage, shown)
+            return stage, episode, shown
 
-        for stage in stages:
-            start(stage)
-        kind: Any = stages[0]
+        playing: list[Any] = [start(stage) for stage in stages]
         while playing:
             seen = kind.together([shown for _, _, shown in playing])
             if recurrent:
@@ -194,25 +170,25 @@ class Evaluator:
                 answer, state = act(seen, state, first)
             else:
                 answer = act(seen)
-            now, playing = playing, []
-            rows: list[int] = []
-            answers = kind.apart(answer)
-            for row, ((stage, episode, shown), action) in enumerate(zip(now, answers, strict=True)):
+            following: list[Any] = []
+            for (stage, episode, shown), action in zip(playing, kind.apart(answer), strict=True):
                 shown, reward, over = stage.step(shown, action)
                 self._picture(stage, shown)
                 returns[episode] += reward
                 lengths[episode] += 1
-                if over:
-                    start(stage)
-                else:
-                    playing.append((stage, episode, shown))
-                if len(playing) > len(rows):
-                    rows.append(row)
-            if state is not None and len(rows) < len(now):
+                following.append(start(stage) if over else (stage, episode, shown))
+            rows = [row for row, goes_on in enumerate(following) if goes_on]
+            if state is not None and len(rows) < len(following):
                 state = {key: value[rows] for key, value in state.items()}
+            playing = [following[row] for row in rows]
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
 
-    def _picture(self, stage: GymStage | TorchRLStage, shown: Any) -> None:
+    def _open(self, number: int) -> list[Stage]:
+        while len(self._stages) < number:
+            self._stages.append(open_stage(self._make, self._kwargs, self._film is not None))
+        return self._stages[:number]
+
+    def _picture(self, stage: Stage, shown: Any) -> None:
         if self._film is not None:
             self._film.append(stage.frame(shown))
 
@@ -237,10 +213,6 @@ def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
     images are taken: grey or colours as they are, of other channels (planes, stacked frames) the
     brightest.
     """
-    if policy.env is None:
-        raise ValueError(
-            "the policy does not know its environment: give it, load(..., env=make_env)"
-        )
     film: list[np.ndarray] = []
     evaluator = Evaluator(policy.env, policy.env_kwargs, film=film)
     try:

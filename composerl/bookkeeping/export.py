@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,11 +68,8 @@ def _program(policy: Player) -> torch.export.ExportedProgram:
     example = torch.zeros(2, *spaces.obs_shape, dtype=getattr(torch, spaces.obs_dtype))
     try:
         with torch.no_grad(), _quiet():
-            return torch.export.export(
-                _Greedy(policy),
-                (example,),
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-            )
+            sizes = {0: torch.export.Dim("batch")}
+            return torch.export.export(_Greedy(policy), (example,), dynamic_shapes=(sizes,))
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"torch cannot export this policy as a graph: {reason}") from error
@@ -94,10 +92,8 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
     import onnxruntime
 
     with _quiet():
-        made = torch.onnx.export(
-            _program(policy), dynamo=True, input_names=["observation"], output_names=["action"],
-            verbose=False,
-        )  # fmt: skip
+        names: dict[str, Any] = {"input_names": ["observation"], "output_names": ["action"]}
+        made = torch.onnx.export(_program(policy), dynamo=True, verbose=False, **names)
     assert made is not None  # what dynamo=True promises
     content = made.model_proto.SerializeToString()
     options = onnxruntime.SessionOptions()
@@ -115,17 +111,14 @@ def _compare(policy: Player, act: Callable[[np.ndarray], np.ndarray], format: st
     for size in (1, 3, _SAMPLES):
         observation = _observations(policy, size)
         expected, got = policy.predict(observation), act(observation)
+        problem = ""
         if expected.shape != got.shape:
-            raise RuntimeError(
-                f"the {format} export gives actions {got.shape}, predict {expected.shape}; "
-                "nothing was written"
-            )
-        if not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
+            problem = f"gives actions {got.shape}, predict {expected.shape}"
+        elif not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
             worst = float(np.abs(expected.astype(np.float64) - got).max())
-            raise RuntimeError(
-                f"the {format} export differs from predict by {worst:.2g}, more than "
-                f"{TOLERANCE:g}; nothing was written"
-            )
+            problem = f"differs from predict by {worst:.2g}, more than {TOLERANCE:g}"
+        if problem:
+            raise RuntimeError(f"the {format} export {problem}; nothing was written")
 
 
 def _observations(policy: Player, size: int) -> np.ndarray:
@@ -141,17 +134,14 @@ def _observations(policy: Player, size: int) -> np.ndarray:
     return values.astype(np.float32)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _quiet() -> Iterator[None]:
     """The exporters' progress reports and warnings are for their own developers."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        nowhere = io.StringIO()
+        with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             yield
     finally:

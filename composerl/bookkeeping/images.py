@@ -56,7 +56,6 @@ def write_png(path: Path, image: np.ndarray) -> Path:
             "a PNG needs uint8 of shape (height, width) or (height, width, 3), "
             f"got {image.dtype} of shape {image.shape}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, Image.fromarray(image).save)
     return path
 

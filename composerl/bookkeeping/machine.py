@@ -1,16 +1,21 @@
-"""What a run asks of its process: a device, threads, memory, and random numbers that repeat."""
+"""What a run asks of its process: device, threads, memory, random numbers, clock, signals."""
 
 from __future__ import annotations
 
 import ctypes
 import random
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["Clock", "keep_freed_memory", "prepare", "restore_rng", "rng_state"]
+__all__ = ["Clock", "Interrupt", "keep_freed_memory", "prepare", "restore_rng", "rng_state",
+           "untouched_rng"]  # fmt: skip
 
 
 def prepare(seed: int, device: str, threads: int) -> None:
@@ -48,7 +53,14 @@ def restore_rng(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+@contextmanager
+def untouched_rng() -> Iterator[None]:
+    """A context after which the global generators are as before it."""
+    kept = rng_state()
+    try:
+        yield
+    finally:
+        restore_rng(kept)
 
 
 def keep_freed_memory(below: int = 1 << 30) -> bool:
@@ -63,24 +75,53 @@ def keep_freed_memory(below: int = 1 << 30) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # the last is Windows's answer to None
         return False
-    options = (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    return sum(mallopt(option, below) for option in options) == len(options)
+    trim, mmap = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    return mallopt(mmap, below) + mallopt(trim, below) == 2
 
 
 class Clock:
     """Seconds of wall and CPU time since :meth:`start`, on top of those of earlier sittings."""
 
-    def __init__(self) -> None:
-        self.before = (0.0, 0.0)
-        self._started = (0.0, 0.0)
-
-    def start(self) -> None:
-        """Count from now on."""
-        self._started = time.perf_counter(), time.process_time()
+    def start(self, wall: float = 0.0, cpu: float = 0.0) -> None:
+        """Count from now on, and from these."""
+        self._zero = time.perf_counter() - wall, time.process_time() - cpu
 
     def elapsed(self) -> tuple[float, float]:
         """Wall and CPU seconds."""
-        return (
-            self.before[0] + time.perf_counter() - self._started[0],
-            self.before[1] + time.process_time() - self._started[1],
-        )
+        return time.perf_counter() - self._zero[0], time.process_time() - self._zero[1]
+
+    def row(self) -> dict[str, float]:
+        """The same as metrics."""
+        wall, cpu = self.elapsed()
+        return {"time/seconds": round(wall, 3), "time/cpu_seconds": round(cpu, 3)}
+
+
+class Interrupt:
+    """Context in which the first SIGINT or SIGTERM only sets ``requested``.
+
+    The loop can then end at a point where its state is whole. A second signal acts at once.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        # Python delivers signals to the main thread only, and lets no other install handlers.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _handle(self, *_: object) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            # None: it was not installed from Python, and cannot be from here either.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous = {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MetricsFile", "plain_row", "read_metrics"]
+__all__ = ["MetricsFile", "read_metrics"]
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -30,15 +30,17 @@ class MetricsFile:
         if not content.endswith(b"\n"):
             self._file.truncate(content.rfind(b"\n") + 1)
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; it must have an integer "step"."""
-        row = {key: _as_json(value) for key, value in plain_row(row).items()}
-        line = json.dumps(row, allow_nan=False, separators=(",", ":"))
+    def write(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Append one row, with an integer "step"; returns it with Python's numbers only."""
+        plain = _plain(row)
+        strict = {key: _as_json(value) for key, value in plain.items()}
+        line = json.dumps(strict, allow_nan=False, separators=(",", ":"))
         try:
             self._file.write(line.encode() + b"\n")
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+        return plain
 
     def sync(self) -> int:
         """Force the rows to the disk; return the offset at which a resumed run goes on."""
@@ -48,19 +50,11 @@ class MetricsFile:
 
     def truncate(self, offset: int) -> None:
         """Drop everything after ``offset``, a value that :meth:`sync` returned."""
-        self._file.flush()
-        size = os.fstat(self._file.fileno()).st_size
-        if not 0 <= offset <= size:
-            raise ValueError(
-                f"{self.path} cannot be cut back to byte {offset}: it has {size} bytes, so it is "
-                "not the file this checkpoint was written with (to start over delete the run's "
-                "checkpoints)"
-            )
         self._file.seek(max(offset - 1, 0))
-        if offset and self._file.read(1) != b"\n":
+        if offset and self._file.read(1) != b"\n":  # nor is there one beyond the end
             raise ValueError(
-                f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is "
-                "not the file this checkpoint was written with (to start over delete the run's "
+                f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is not "
+                "the file this checkpoint was written with (to start over delete the run's "
                 "checkpoints)"
             )
         self._file.truncate(offset)
@@ -92,7 +86,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with "step" first and one-element arrays or tensors as Python numbers."""
     step: Any = row.get("step")
     step = step.item() if hasattr(step, "item") else step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -20,18 +21,8 @@ from composerl import __version__
 from composerl._files import read_json, read_yaml, remove, write_json, write_text
 from composerl.config import RunConfig, config_to_dict, may_change
 
-__all__ = [
-    "check",
-    "choose",
-    "compare",
-    "create",
-    "keep_run_id",
-    "lock",
-    "resume_command",
-    "run_id",
-    "script",
-    "versions",
-]
+__all__ = ["check", "choose", "compare", "create", "image_path", "keep_run_id", "lock",
+           "resume_command", "run_id", "slug", "versions"]  # fmt: skip
 
 LOCK = ".lock"
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
@@ -46,21 +37,33 @@ def choose(config: RunConfig, name: str) -> Path:
     return next(path for path in (Path("runs", name, n) for n in names) if not path.exists())
 
 
+def slug(name: str) -> str:
+    """The name, if no path can leave the run directory by it."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"the name of a run or image is letters, digits, '.', '-', got {name!r}")
+    return name
+
+
+def image_path(directory: Path, name: str, step: int, ending: str) -> Path:
+    """Where a picture of a step belongs; its directory is made."""
+    path = directory / "images" / f"{slug(name)}-{step:08d}{ending}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def check(directory: Path, name: str, config: RunConfig) -> None:
     """Refuse a directory that another run owns, or a resume that is not one. Writes nothing."""
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--out {directory} is a file, expected a directory")
     config_file = directory / "config.yaml"
     if not config.resume:
-        # A kill right at the start leaves nothing but these.
-        found = [p for p in directory.iterdir() if p.name != LOCK and p.suffix != ".tmp"] if (
-            directory.is_dir()) else []  # fmt: skip
         if config_file.exists():
             raise ValueError(
                 f"--out {directory} holds a run already: add --resume to go on with it, "
                 "or choose another directory"
             )
-        if found:
+        # A kill right at the start leaves nothing but these.
+        if any(path.name != LOCK and path.suffix != ".tmp" for path in directory.glob("*")):
             raise ValueError(f"--out {directory} is not empty: choose another directory")
         return
     if config.out is None:
@@ -106,7 +109,15 @@ def create(directory: Path, name: str, config: RunConfig) -> None:
     write_text(directory / "config.yaml", text)
     (directory / "checkpoints").mkdir(exist_ok=True)
     if not _read_metadata(directory):
-        write_json(directory / "metadata.json", _metadata(name))
+        about = {
+            "recipe": name,
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "versions": versions(),
+            "git_commit": _git_commit(),
+        }
+        write_json(directory / "metadata.json", about)
 
 
 def keep_run_id(directory: Path, identifier: str) -> None:
@@ -121,15 +132,10 @@ def run_id(directory: Path) -> str | None:
     return _read_metadata(directory).get("run_id")
 
 
-def script() -> str:
-    """The program that is running."""
-    return sys.argv[0] or "your_recipe.py"
-
-
 def resume_command(directory: Path) -> str:
     """What to type to go on with a run."""
-    command = ["python", script()]
-    program = Path(script())
+    program = Path(sys.argv[0] or "your_recipe.py")
+    command = ["python", str(program)]
     if program.stem == "composerl" or program.parts[-2:] == ("composerl", "__main__.py"):
         command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
     return shlex.join([*command, "--out", str(directory), "--resume"])
@@ -141,17 +147,6 @@ def _read_metadata(directory: Path) -> dict[str, Any]:
         return read_json(directory / "metadata.json")
     except (FileNotFoundError, ValueError):
         return {}
-
-
-def _metadata(name: str) -> dict[str, Any]:
-    return {
-        "recipe": name,
-        "command": [script(), *sys.argv[1:]],
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": versions(),
-        "git_commit": _git_commit(),
-    }
 
 
 def versions() -> dict[str, str | None]:
@@ -166,14 +161,9 @@ def versions() -> dict[str, str | None]:
 
 
 def _git_commit() -> str | None:
+    command = ["git", "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=5,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

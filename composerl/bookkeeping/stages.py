@@ -17,7 +17,7 @@ from torchrl.envs.utils import step_mdp
 from composerl.envs.opening import env_name, open_gym
 from composerl.envs.spaces import Spaces
 
-__all__ = ["GymStage", "TorchRLStage", "integers", "open_stage"]
+__all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage"]
 
 
 class GymStage:
@@ -33,9 +33,8 @@ class GymStage:
 
     def step(self, shown: Any, action: np.ndarray) -> tuple[Any, float, bool]:
         """What the action leads to: what is shown then, the reward, and whether it is over."""
-        seen, reward, terminated, truncated, _ = self.env.step(
-            int(action) if self.spaces.discrete else action
-        )
+        taken = int(action) if self.spaces.discrete else action
+        seen, reward, terminated, truncated, _ = self.env.step(taken)
         return seen, float(reward), terminated or truncated
 
     def together(self, shown: Sequence[Any]) -> Tensor:
@@ -48,9 +47,7 @@ class GymStage:
 
     def frame(self, shown: Any) -> np.ndarray:
         """A picture of it, uint8 ``(height, width, 3)``."""
-        if self.env.render_mode == "rgb_array":
-            return np.array(self.env.render(), np.uint8)
-        return _picture(shown)
+        return np.array(self.env.render(), np.uint8) if _renders(self.env) else _picture(shown)
 
 
 class TorchRLStage:
@@ -104,11 +101,9 @@ class TorchRLStage:
 
     def frame(self, shown: TensorDictBase) -> np.ndarray:
         """A picture of it, uint8 ``(height, width, 3)``."""
-        if "pixels" in shown:
-            return _picture(shown["pixels"].cpu().numpy())
-        if getattr(self.env, "render_mode", None) == "rgb_array":
+        if "pixels" not in shown and _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown["observation"].cpu().numpy())
+        return _picture(shown["pixels" if "pixels" in shown else "observation"].cpu().numpy())
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -120,17 +115,17 @@ class TorchRLStage:
         return spec.encode(index) if isinstance(spec, OneHot) else index
 
 
-def open_stage(
-    env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool = False
-) -> GymStage | TorchRLStage:
+Stage = GymStage | TorchRLStage
+
+
+def open_stage(env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool = False) -> Stage:
     """Open an environment, one that can be filmed if need be."""
     made = open_gym(env, **kwargs)
+    drawn = _renders(made)
     if isinstance(made, EnvBase):
-        stage: GymStage | TorchRLStage = TorchRLStage(made)
-        drawn = "pixels" in made.observation_spec.keys()  # noqa: SIM118
-        drawn = drawn or getattr(made, "render_mode", None) == "rgb_array"
+        stage: Stage = TorchRLStage(made)
+        drawn = drawn or "pixels" in made.observation_spec.keys()  # noqa: SIM118
     else:
-        drawn = made.render_mode == "rgb_array"
         able = "rgb_array" in made.metadata.get("render_modes", ())
         if film and not drawn and able and isinstance(env, str):
             made.close()
@@ -138,12 +133,11 @@ def open_stage(
         stage = GymStage(made)
     if not film or drawn:
         return stage
-    spaces = stage.spaces
-    if len(spaces.obs_shape) != 3 or spaces.obs_dtype != "uint8":
+    shape = stage.spaces.obs_shape
+    if len(shape) != 3 or stage.spaces.obs_dtype != "uint8":
         raise ValueError(
             f"environment {env_name(env)!r} gives no frames: it neither renders to 'rgb_array' nor "
-            "are its observations images (channels, height, width) of uint8, but "
-            f"{spaces.obs_shape}"
+            f"are its observations images (channels, height, width) of uint8, but {shape}"
         )
     return stage
 
@@ -153,6 +147,10 @@ def integers(action: Tensor, number: int) -> Tensor:
     if action.ndim > 1 and action.shape[-1] == number:
         action = action.float().argmax(-1)  # there is no argmax of bool
     return action.flatten()
+
+
+def _renders(env: Any) -> bool:
+    return getattr(env, "render_mode", None) == "rgb_array"
 
 
 def _picture(image: np.ndarray) -> np.ndarray:

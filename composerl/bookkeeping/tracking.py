@@ -17,19 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from composerl.bookkeeping.metrics import MetricsFile, plain_row, read_metrics
-from composerl.bookkeeping.wandb_run import MODES, scrub, start_wandb, wandb_mode
+from composerl.bookkeeping.metrics import MetricsFile
+from composerl.bookkeeping.wandb_run import MODES, scrub, start_wandb
 
-__all__ = [
-    "MetricsFile",
-    "Tracker",
-    "read_metrics",
-    "require_tensorboard",
-    "scrub",
-    "wandb_mode",
-]
-
-_NO_TENSORBOARD = "TensorBoard is not installed: pip install 'composerl[tensorboard]'"
+__all__ = ["Tracker", "require_tensorboard"]
 
 
 class Tracker:
@@ -38,7 +29,11 @@ class Tracker:
     All files are inside ``directory``. ``mode`` is what :func:`wandb_mode` returned. ``run_id``
     belongs in the checkpoint: a resumed run that passes it on continues the same W&B run. W&B's
     own variables (WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS), by which ``composerl run --seeds``
-    and sweep agents speak, come before the arguments of these names.
+    and sweep agents speak, come before what is said here.
+
+    Attributes:
+        metrics: the file metrics.jsonl.
+        run_id: the id of the W&B run, also when W&B is disabled.
     """
 
     def __init__(
@@ -50,7 +45,6 @@ class Tracker:
         run_id: str | None = None,
         project: str = "composerl",
         group: str | None = None,
-        job_type: str | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
         tensorboard: bool = False,
@@ -58,17 +52,17 @@ class Tracker:
         if mode not in MODES:
             raise ValueError(f"the W&B mode must be one of {', '.join(MODES)}, got {mode!r}")
         # A sweep agent has already given the run its id.
-        self._run_id = run_id or os.environ.get("WANDB_RUN_ID") or _new_id()
+        self.run_id = run_id or os.environ.get("WANDB_RUN_ID") or _new_id()
         # The id becomes part of a directory name.
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self._run_id):
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.run_id):
             raise ValueError(
-                f"a W&B run id is 1 to 64 letters, digits, - and _, got {self._run_id!r}"
+                f"a W&B run id is 1 to 64 letters, digits, - and _, got {self.run_id!r}"
             )
-        self._writer_class = _summary_writer() if tensorboard else None
+        if tensorboard:
+            require_tensorboard()
+        self._tensorboard = tensorboard
         self._writer: Any = None
         self._run: Any = None
-        self._media: dict[str, Any] = {}
-        self._step = 0
         # W&B notes absolute paths, so that `wandb sync` works from anywhere.
         self.directory = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -78,11 +72,11 @@ class Tracker:
         options = {
             "project": project,
             "group": os.environ.get("WANDB_RUN_GROUP") or group,
-            "job_type": os.environ.get("WANDB_JOB_TYPE") or job_type,
+            "job_type": os.environ.get("WANDB_JOB_TYPE") or "train",
             "name": name,
             "tags": [*tags, *filter(None, os.environ.get("WANDB_TAGS", "").split(","))] or None,
             "config": scrub(config),
-            "id": self._run_id,
+            "id": self.run_id,
             "dir": str(self.directory),
         }
         try:
@@ -91,114 +85,74 @@ class Tracker:
             self.metrics.close()
             raise
 
-    @property
-    def run_id(self) -> str:
-        """The id of the W&B run, also when W&B is disabled."""
-        return self._run_id
-
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send one row, which has an integer "step", to every sink.
-
-        What :meth:`table` and :meth:`video` have noted since the last row goes to W&B with it.
-        """
-        row = plain_row(row)
-        self._step = row["step"]
-        self.metrics.write(row)
+        """Send one row, which has an integer "step", to every sink."""
+        row = self.metrics.write(row)
         if self._run is not None:
-            self._run.log({**row, **self._media})
-            self._media = {}
-        if self._writer_class is not None:
-            if self._writer is None:
-                # TensorBoard then forgets what a killed run logged after its last checkpoint.
-                self._writer = self._writer_class(
-                    self.directory / "tensorboard", purge_step=row["step"]
-                )
+            self._run.log(row)
+        if self._tensorboard and self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # TensorBoard forgets what a killed run logged after its last checkpoint.
+            self._writer = SummaryWriter(self.directory / "tensorboard", purge_step=row["step"])
+        if self._writer is not None:
             for key, value in row.items():
                 if key != "step" and not isinstance(value, str):
                     self._writer.add_scalar(key, value, global_step=row["step"])
 
-    def image(self, name: str, path: Path, step: int) -> None:
-        """Show a picture in W&B; no-op when disabled."""
+    def show(self, step: int, name: str, kind: str, *content: Any, **options: Any) -> None:
+        """Log W&B's ``Image``, ``Video`` or ``Table`` of some content; no-op when disabled."""
         if self._run is not None:
             import wandb
 
-            self._run.log({"step": step, f"images/{name}": wandb.Image(str(path))})
+            self._run.log({"step": step, name: getattr(wandb, kind)(*content, **options)})
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, **evaluations: Any) -> None:
         """Set entries of the W&B summary, the row that stands for the run in its tables."""
         if self._run is not None:
-            self._run.summary.update(dict(values))
+            for name, values in evaluations.items():
+                for key in ("return", "std", "step"):
+                    self._run.summary[f"{name}/{key}"] = values[key]
 
-    def artifact(
-        self,
-        path: Path,
-        name: str,
-        type: str,
-        aliases: Sequence[str] = (),
-        beside: Sequence[Path] = (),
-    ) -> None:
-        """Log a file or a directory, as it is now, as a W&B artifact; no-op when disabled.
+    def artifact(self, kind: str, alias: str, *files: Path) -> None:
+        """Log files, as they are now, as W&B's artifact ``<run_id>-<kind>``; no-op when disabled.
 
-        ``beside`` are further files below the same directory, which keep their place.
+        They keep their places relative to the first one's directory.
         """
         if self._run is None:
             return
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"the artifact {name!r} needs {path}, which does not exist")
+        if missing := [path for path in files if not path.exists()]:
+            raise FileNotFoundError(
+                f"the artifact {kind!r} needs {missing[0]}, which does not exist"
+            )
         import wandb
 
-        artifact = wandb.Artifact(name, type)
+        artifact = wandb.Artifact(f"{self.run_id}-{kind}", kind)
         # Uploads happen later (offline: at `wandb sync`) and would otherwise find a newer file,
         # or none. Our copy keeps them inside the run directory; W&B's own goes to the home.
         parent = self.directory / "wandb" / "artifacts"
         parent.mkdir(parents=True, exist_ok=True)
-        copy = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
-        if path.is_dir():
-            shutil.copytree(path, copy, dirs_exist_ok=True)
-        else:
-            shutil.copy2(path, copy)
-        for file in beside:
-            place = copy / file.relative_to(path.parent)
+        copy = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=parent))
+        for file in files:
+            place = copy / file.relative_to(files[0].parent)
             place.parent.mkdir(exist_ok=True)
             shutil.copy2(file, place)
         artifact.add_dir(str(copy), policy="immutable", skip_cache=True)
-        self._run.log_artifact(artifact, aliases=list(aliases))
-
-    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Note a table for W&B, which gets it with the next row; no-op when disabled."""
-        if self._run is not None:
-            import wandb
-
-            self._media[name] = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-
-    def video(self, name: str, path: Path) -> None:
-        """Note an animated GIF for W&B, which gets it with the next row; no-op when disabled."""
-        if self._run is not None:
-            import wandb
-
-            self._media[f"videos/{name}"] = wandb.Video(str(path), format="gif")
+        self._run.log_artifact(artifact, aliases=[alias])
 
     def sync(self) -> int:
-        """Force what was logged to the disk; return the offset for :meth:`truncate`."""
+        """Force what was logged to the disk; return the offset for ``metrics.truncate``."""
         if self._writer is not None:
             self._writer.flush()
         return self.metrics.sync()
-
-    def truncate(self, offset: int) -> None:
-        """Drop the rows of metrics.jsonl that a killed run wrote after its checkpoint."""
-        self.metrics.truncate(offset)
 
     def close(self, exit_code: int = 0) -> None:
         """Finish every sink; a W&B run with a non-zero ``exit_code`` is marked as failed."""
         self.metrics.close()
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
-        if self._run is not None:
-            run, self._run = self._run, None
-            if self._media:  # noted after the last row
-                run.log({"step": self._step, **self._media})
+        run, self._run = self._run, None
+        if run is not None:
             run.finish(exit_code=exit_code)
 
 
@@ -210,12 +164,4 @@ def _new_id() -> str:
 def require_tensorboard() -> None:
     """Say early, and without importing it, that TensorBoard is missing."""
     if find_spec("tensorboard") is None:
-        raise ValueError(_NO_TENSORBOARD)
-
-
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError(_NO_TENSORBOARD) from error
-    return SummaryWriter
+        raise ValueError("TensorBoard is not installed: pip install 'composerl[tensorboard]'")

@@ -60,15 +60,13 @@ def _wandb_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has_key(environ: Mapping[str, str], settings: Mapping[str, str]) -> bool:
-    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    if settings.get("api_key"):
+    keys = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+    if settings.get("api_key") or any(environ.get(key) for key in keys):
         return True
     base = environ.get("WANDB_BASE_URL") or settings.get("base_url")
-    hosts = (urlsplit(base).netloc,) if base else _WANDB_HOSTS
-    hosts = _WANDB_HOSTS if set(hosts) & set(_WANDB_HOSTS) else hosts
-    home = _home(environ)
-    named = environ.get("NETRC")
+    host = urlsplit(base or "").netloc
+    hosts = _WANDB_HOSTS if not base or host in _WANDB_HOSTS else (host,)
+    home, named = _home(environ), environ.get("NETRC")
     paths = [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -150,13 +148,8 @@ def start_wandb(mode: str, options: dict[str, Any]) -> Any:
     def start(mode: Any) -> Any:
         # Silent before init already: a silent W&B never asks for a key.
         wandb.setup(wandb.Settings(silent=True))
-        return wandb.init(
-            **options,
-            mode=mode,
-            resume="allow",
-            save_code=False,
-            settings=wandb.Settings(**settings),
-        )
+        chosen = wandb.Settings(**settings)
+        return wandb.init(**options, mode=mode, resume="allow", save_code=False, settings=chosen)
 
     try:
         run = start(mode)

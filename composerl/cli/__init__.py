@@ -7,9 +7,34 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Union
 
+import tyro
+
+from composerl import __version__
+from composerl.cli import datasets, doctor, policies, recipes, runs, sweep
 from composerl.errors import guard
 
 __all__ = ["main"]
+
+#: One function per command, its arguments the command's flags; dictionaries are nested.
+COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
+    "recipes": recipes.recipes,
+    "run": recipes.run,
+    "evaluate": policies.evaluate,
+    "predict": policies.predict,
+    "export": policies.export,
+    "plot": runs.plot,
+    "report": runs.report,
+    "compare": runs.compare,
+    "sweep": sweep.sweep,
+    "data": {"info": datasets.info, "make": datasets.make, "convert": datasets.convert},
+    "doctor": doctor.doctor,
+}
+
+#: Commands that also take a recipe's flags, and their own flags: with one value, with any number.
+WITH_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "run": {"one": ("--jobs",), "many": ("--seeds",)},
+    "sweep": {"one": ("--trials", "--jobs", "--out"), "many": ()},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,23 +44,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _dispatch(words: list[str]) -> None:
-    import tyro
-
-    from composerl.cli.commands import COMMANDS, WITH_FLAGS
-
     if words == ["--version"]:
-        from composerl import __version__
-
         print(__version__)
         return
-    first, rest = words[0], words[1:]
-    # A single command's parser is made faster than that of all.
+    first, *rest = words
     command = COMMANDS.get(first)
-    if callable(command):
+    if callable(command):  # a single command's parser is made faster than that of all
         flags = None
         if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
-            # These take the flags of a recipe, which only the recipe knows.
-            rest, flags = WITH_FLAGS[first](rest)
+            rest, flags = recipes.split_flags(rest, **WITH_FLAGS[first])
         action = tyro.cli(command, prog=f"composerl {first}", args=rest)
         if flags is not None:
             action(flags)
@@ -49,16 +66,14 @@ def _dispatch(words: list[str]) -> None:
     )
 
 
-def _union(commands: dict[str, Callable[..., Any] | dict[str, Any]]) -> Any:
-    """All commands as the union that tyro makes subcommands of; dictionaries are nested."""
-    from tyro.conf import subcommand
-
+def _union(commands: dict[str, Any]) -> Any:
+    """All commands as the union that tyro makes subcommands of."""
     members = []
     for name, command in commands.items():
         if isinstance(command, dict):
-            text = f"Datasets: {', '.join(command)}."
-            members.append(Annotated[_union(command), subcommand(name, description=text)])
-            continue
-        text = (inspect.getdoc(command) or "").partition("\n")[0]
-        members.append(Annotated[Any, subcommand(name, constructor=command, description=text)])
+            text, kind, options = f"Datasets: {', '.join(command)}.", _union(command), {}
+        else:
+            text = (inspect.getdoc(command) or "").partition("\n")[0]
+            kind, options = Any, {"constructor": command}
+        members.append(Annotated[kind, tyro.conf.subcommand(name, description=text, **options)])
     return Union[tuple(members)]  # noqa: UP007

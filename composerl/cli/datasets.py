@@ -23,6 +23,7 @@ def info(file: Positional[Path], *, env: str | None = None, json: bool = False) 
         env: Also check it against this environment.
         json: Print JSON instead of a table.
     """
+    from composerl.bookkeeping.console import print_table
     from composerl.data import read_dataset, summarize, validate
     from composerl.envs.spaces import Spaces
 
@@ -33,14 +34,12 @@ def info(file: Positional[Path], *, env: str | None = None, json: bool = False) 
     if json:
         print_json(summary)
         return
-    from composerl.bookkeeping.console import print_table
-
     rows = []
     for key, value in summary.items():
-        spreads = value if isinstance(value, list) and key == "action" else [value]
-        for number, item in enumerate(spreads):
+        parts = value if isinstance(value, list) and key == "action" else [value]
+        for number, part in enumerate(parts):
             name = f"action {number}" if key == "action" else key.replace("_", " ")
-            rows.append((name, _spread(item) if isinstance(item, dict) else item))
+            rows.append((name, _spread(part) if isinstance(part, dict) else part))
     print_table(str(file), ("", "value"), rows, align="left")
 
 

@@ -25,6 +25,15 @@ EXTRAS = {
 }
 
 
+#: What composerl is made for: from this version on, and below that one.
+SUPPORTED = (
+    ("torch", "2.13", None),
+    ("torchrl", "0.14.1", "0.15"),
+    ("tensordict", "0.14.3", "0.15"),
+    ("gymnasium", "1", "2"),
+)
+
+
 def doctor() -> None:
     """Versions, TorchRL's extension, devices, threads, W&B login and extras; warns of trouble."""
     import torch
@@ -48,10 +57,8 @@ def doctor() -> None:
         ("recipes", f"{len(recipes())} in {recipes_directory()}"),
     ]
     for extra, (module, purpose) in EXTRAS.items():
-        state = (
-            "yes" if find_spec(module) else f"no, for {purpose}: pip install 'composerl[{extra}]'"
-        )
-        rows.append((f"extra {extra}", state))
+        missing = f"no, for {purpose}: pip install 'composerl[{extra}]'"
+        rows.append((f"extra {extra}", "yes" if find_spec(module) else missing))
     print_table("composerl doctor", ("", "found"), rows, align="left")
     for warning in warnings_for(found, extension=extension):
         print(f"warning: {warning}")
@@ -66,17 +73,11 @@ def warnings_for(
 ) -> list[str]:
     """Sentences about combinations that are known to go wrong."""
     told = []
-    for name, (low, high) in {
-        "torch": ((2, 13), None),
-        "torchrl": ((0, 14, 1), (0, 15)),
-        "tensordict": ((0, 14, 3), (0, 15)),
-        "gymnasium": ((1,), (2,)),
-    }.items():
+    for name, low, high in SUPPORTED:
         found = _numbers(versions.get(name))
-        if found and (found < low or (high and found >= high)):
-            below = f" and below {'.'.join(map(str, high))}" if high else ""
-            told.append(f"{name} {versions[name]} is installed, composerl is made for "
-                        f"{'.'.join(map(str, low))} or newer{below}")  # fmt: skip
+        if found and (found < _numbers(low) or (high and found >= _numbers(high))):
+            wanted = f"{low} or newer" + (f" and below {high}" if high else "")
+            told.append(f"{name} {versions[name]} is installed, composerl is made for {wanted}")
     if not extension:
         told.append(
             "TorchRL's C++ extension does not load with this torch: composerl's own prioritized "
@@ -87,7 +88,7 @@ def warnings_for(
     threads = environ.get("OMP_NUM_THREADS")
     if threads is not None and not threads.isdecimal():
         told.append(f"OMP_NUM_THREADS is {threads!r}, expected a number")
-    if Path("wandb").is_dir() and (Path("wandb") / "__init__.py").is_file():
+    if Path("wandb", "__init__.py").is_file():
         told.append("a directory named wandb here hides the package wandb")
     return told
 
@@ -104,6 +105,5 @@ def _wandb() -> str:
         mode = wandb_mode("auto")
     except ValueError as error:
         return str(error)
-    return {"online": "a key is configured: --wandb auto is online"}.get(
-        mode, f"--wandb auto is {mode} (no key, or switched off)"
-    )
+    reason = "a key is configured" if mode == "online" else "no key, or switched off"
+    return f"--wandb auto is {mode} ({reason})"

@@ -44,7 +44,7 @@ def run_group(recipe: Path, flags: Sequence[str], seeds: Sequence[int], jobs: in
     flags = _without(flags, "--out", out)
     parse(load_recipe(recipe).Config, flags)  # a mistake is told once, before anything starts
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}-group"
-    group = Path(out) if out else Path("runs", recipe.stem, stamp)
+    group = Path(out or Path("runs", recipe.stem, stamp))
     if group.exists() and not group.is_dir():
         raise ValueError(f"--out {group} is a file, expected a directory")
     todo = []
@@ -67,10 +67,8 @@ def run_group(recipe: Path, flags: Sequence[str], seeds: Sequence[int], jobs: in
         print_table(f"{recipe.stem}, final return", ("", "return"), rows)
         print(f"see more: composerl plot {group} -o curves.png")
     if failed:
-        names = ", ".join(job.name for job in failed)
-        raise RuntimeError(
-            f"{len(failed)} of {len(todo)} runs failed: {names}; see the .log files in {group}"
-        )
+        which = f"{len(failed)} of {len(todo)} runs failed: {', '.join(job.name for job in failed)}"
+        raise RuntimeError(f"{which}; see the .log files in {group}")
 
 
 def run_jobs(
@@ -89,15 +87,12 @@ def run_jobs(
         with open(_log(job), "ab") as file:
             if stopping.is_set():
                 return job, 1
+            # A session of its own: a terminal's Ctrl-C would reach it twice, and twice is at once.
             process = subprocess.Popen(
                 [sys.executable, "-m", "composerl", "run", str(recipe), *job.flags],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env={**os.environ, **(environ or {})},
-                # Ctrl-C in a terminal would reach it twice, and twice means: at once.
-                start_new_session=True,
-            )
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                env={**os.environ, **(environ or {})}, start_new_session=True,
+            )  # fmt: skip
             processes.append(process)
             return job, process.wait()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from tyro.conf import Positional, arg
 if TYPE_CHECKING:
     from composerl.policy import Policy
 
-__all__ = ["evaluate", "export", "predict", "print_json"]
+__all__ = ["evaluate", "export", "interval", "predict", "print_json"]
 
 Which = Literal["final", "best"]
 
@@ -37,36 +38,32 @@ def evaluate(
         json: Print JSON instead of a table.
     """
     from composerl.analysis.stats import bootstrap_interval, iqm, mean
+    from composerl.bookkeeping.console import print_table
+    from composerl.bookkeeping.images import film_episode
 
     policy = _load(run, which)
     if video is not None:  # first: what cannot be drawn is told before all is played
-        from composerl.bookkeeping.images import film_episode
-
         film_episode(policy, video, seed)
     result = policy.evaluate(episodes, seed)
-    intervals = {f.__name__: bootstrap_interval(result.returns, f) for f in (mean, iqm)}
+    told: dict[str, Any] = {
+        "run": str(run),
+        "env": policy.env,
+        "episodes": episodes,
+        "seed": seed,
+        "mean": result.mean,
+        "std": result.std,
+        "iqm": float(iqm(result.returns)),
+        "mean_interval": [float(end) for end in bootstrap_interval(result.returns, mean)],
+        "iqm_interval": [float(end) for end in bootstrap_interval(result.returns, iqm)],
+        "returns": list(result.returns),
+        "lengths": list(result.lengths),
+    }
     if json:
-        print_json(
-            {
-                "run": str(run),
-                "env": policy.env,
-                "episodes": episodes,
-                "seed": seed,
-                "mean": result.mean,
-                "std": result.std,
-                "iqm": float(iqm(result.returns)),
-                "mean_interval": [float(end) for end in intervals["mean"]],
-                "iqm_interval": [float(end) for end in intervals["iqm"]],
-                "returns": list(result.returns),
-                "lengths": list(result.lengths),
-            }
-        )
+        print_json(told)
         return
-    from composerl.bookkeeping.console import print_table
-
     rows = [
-        ("mean", f"{result.mean:.2f}", _interval(intervals["mean"])),
-        ("interquartile mean", f"{iqm(result.returns):.2f}", _interval(intervals["iqm"])),
+        ("mean", f"{result.mean:.2f}", interval(told["mean_interval"])),
+        ("interquartile mean", f"{told['iqm']:.2f}", interval(told["iqm_interval"])),
         ("standard deviation", f"{result.std:.2f}", ""),
         ("worst, best", f"{min(result.returns):.2f}, {max(result.returns):.2f}", ""),
         ("mean length", f"{mean(result.lengths):.1f}", ""),
@@ -106,11 +103,7 @@ def predict(
         for action in _act(_load(run, which), rows, str(npz)):
             print_json({"action": action})
     else:
-        policy = _load(run, which)
-        import torch
-
-        with torch.inference_mode():
-            _serve(policy)
+        _serve(_load(run, which))
 
 
 def export(
@@ -167,25 +160,20 @@ def _serve(policy: Policy) -> None:
                 raise ValueError(f'{where} has no "observation", it has {", ".join(request)}')
             request = request["observation"]
         print_json({"action": _act(policy, request, where)})
-        sys.stdout.flush()
 
 
 def _act(policy: Policy, observation: Any, where: str) -> Any:
+    import numpy as np
+
     try:
         if policy.spaces.obs_dtype == "uint8":
-            observation = _pixels(observation)
+            # JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses.
+            observation = np.asarray(observation)
+            if observation.dtype.kind in "iu" and np.isin(observation, np.arange(256)).all():
+                observation = observation.astype(np.uint8)
         return policy.predict(observation).tolist()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
-
-
-def _pixels(observation: Any) -> Any:
-    """JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses."""
-    import numpy as np
-
-    array = np.asarray(observation)
-    whole = array.dtype.kind in "iu" and array.size and array.min() >= 0 and array.max() <= 255
-    return array.astype(np.uint8) if whole else array
 
 
 def _read_observations(path: Path) -> Any:
@@ -209,9 +197,11 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 def print_json(values: Any) -> None:
-    """One line of JSON on stdout."""
+    """One line of JSON on stdout, at once."""
     sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
-def _interval(ends: tuple[Any, Any]) -> str:
+def interval(ends: Sequence[float]) -> str:
+    """An interval in words."""
     return f"{ends[0]:.2f} to {ends[1]:.2f}"

@@ -11,7 +11,7 @@ from composerl.catalog import copy_recipe, find_recipe, load_recipe
 from composerl.catalog import recipes as catalogue
 from composerl.config import parse
 
-__all__ = ["recipes", "run", "split_flags", "split_run"]
+__all__ = ["recipes", "run", "split_flags"]
 
 
 def recipes(
@@ -61,11 +61,6 @@ def run(
         module.main(parse(module.Config, flags, prog=f"composerl run {name}"))
 
     return start
-
-
-def split_run(words: list[str]) -> tuple[list[str], list[str]]:
-    """What ``run`` itself understands, and the recipe's flags."""
-    return split_flags(words, one=("--jobs",), many=("--seeds",))
 
 
 def split_flags(

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from tyro.conf import Positional
 
 from composerl._files import read_json, replace_file, write_json
 from composerl.catalog import find_recipe, load_recipe
-from composerl.cli.recipes import split_flags
 from composerl.config import parse
 
-__all__ = ["split_sweep", "sweep"]
+__all__ = ["sweep"]
 
 
 def sweep(
@@ -46,11 +46,6 @@ def sweep(
         _search(recipe, fixed, choices, trials, jobs, directory)
 
     return start
-
-
-def split_sweep(words: list[str]) -> tuple[list[str], list[str]]:
-    """What ``sweep`` itself understands, and the recipe's flags."""
-    return split_flags(words, one=("--trials", "--jobs", "--out"), many=())
 
 
 def _choices(config: type, flags: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -90,6 +85,7 @@ def _search(
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
+    from composerl.analysis.runs import read_run
     from composerl.cli.group import Job, run_jobs
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -101,38 +97,33 @@ def _search(
     )
     # Seeded by what is known already: the same sweep, interrupted or not, asks alike.
     study.sampler = optuna.samplers.TPESampler(seed=len(study.trials), n_startup_trials=10)
-    running = [t for t in study.trials if t.state == optuna.trial.TrialState.RUNNING]
-    todo: dict[str, int] = {}
-
-    def job(number: int, settings: dict[str, Any], seed: int) -> Job:
-        place = directory / f"trial{number:03d}"
-        flags = [word for flag, value in settings.items() for word in (flag, value)]
-        resume = ["--resume"] if (place / "config.yaml").is_file() else []
-        flags += ["--seed", str(seed), "--out", str(place), *resume]
-        found = Job(place.name, place, (*fixed, *flags))
-        todo[found.name] = number
-        return found
-
+    space: dict[str, Any] = {
+        flag: optuna.distributions.CategoricalDistribution(words) for flag, words in choices.items()
+    }
     failed = 0
-    waiting = [job(t.number, t.params, t.user_attrs.get("seed", 0)) for t in running]
+    waiting: list[Any] = [t for t in study.trials if t.state == optuna.trial.TrialState.RUNNING]
     while True:
         done = sum(t.state.is_finished() for t in study.trials)
         while len(waiting) < jobs and done + len(waiting) < trials:
-            trial = study.ask({
-                flag: optuna.distributions.CategoricalDistribution(values)
-                for flag, values in choices.items()
-            })  # fmt: skip
-            seed = sum(t.params == trial.params for t in study.trials) - 1
-            trial.set_user_attr("seed", seed)
-            waiting.append(job(trial.number, trial.params, seed))
+            trial = study.ask(space)
+            trial.set_user_attr("seed", sum(t.params == trial.params for t in study.trials) - 1)
+            waiting.append(trial)
         if not waiting:
             break
         batch, waiting = waiting[:jobs], waiting[jobs:]
-        for ended, code in run_jobs(recipe, batch, jobs):
-            value = None if code else _score(ended.directory)
-            failed += value is None
-            state = optuna.trial.TrialState.FAIL if value is None else None
-            study.tell(todo[ended.name], value, state=state)
+        todo = {}
+        for due in batch:
+            place = directory / f"trial{due.number:03d}"
+            flags = [word for flag, value in due.params.items() for word in (flag, value)]
+            flags += ["--seed", str(due.user_attrs.get("seed", 0)), "--out", str(place)]
+            flags += ["--resume"] if (place / "config.yaml").is_file() else []
+            todo[Job(place.name, place, (*fixed, *flags))] = due.number
+        for job, code in run_jobs(recipe, list(todo), jobs):
+            if code:
+                failed += 1
+                study.tell(todo[job], state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(todo[job], float(read_run(job.directory).final()["return"]))
     _show(study, choices, directory)
     if failed:
         raise RuntimeError(f"{failed} trials failed; see the .log files in {directory}")
@@ -140,6 +131,8 @@ def _search(
 
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     """A sweep's directory holds one search; another one must not be mixed into it."""
+    from composerl.bookkeeping.console import say
+
     file = directory / "sweep.json"
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--out {directory} is a file, expected a directory")
@@ -149,8 +142,6 @@ def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
                 f"{directory} holds another sweep ({file.name} tells which): give the same flags "
                 "to go on with it, or another --out"
             )
-        from composerl.bookkeeping.console import say
-
         say(f"going on with the sweep in {directory}")
         return
     if directory.is_dir() and any(directory.iterdir()):
@@ -159,46 +150,36 @@ def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     write_json(file, settings)
 
 
-def _score(directory: Path) -> float:
-    from composerl.analysis.runs import read_run
-
-    return float(read_run(directory).final()["return"])
-
-
 def _show(study: Any, choices: dict[str, list[str]], directory: Path) -> None:
     """A row for each combination, best first, and the picture of it."""
     from composerl.bookkeeping.console import print_table
 
-    found: dict[tuple[str, ...], list[float]] = {}
-    for trial in study.trials:
-        if trial.value is not None:
-            combination = tuple(trial.params[flag] for flag in choices)
-            found.setdefault(combination, []).append(trial.value)
-    ranked = sorted(found.items(), key=lambda item: -sum(item[1]) / len(item[1]))
+    trials = [trial for trial in study.trials if trial.value is not None]
+    found: dict[str, list[float]] = {}
+    for trial in trials:
+        settings = " ".join(f"{flag} {trial.params[flag]}" for flag in choices)
+        found.setdefault(settings, []).append(trial.value)
     rows = [
-        (" ".join(f"{flag} {value}" for flag, value in zip(choices, combination, strict=True)),
-         len(values), f"{sum(values) / len(values):.2f}", f"{min(values):.2f}")
-        for combination, values in ranked
-    ]  # fmt: skip
+        (settings, len(values), f"{mean(values):.2f}", f"{min(values):.2f}")
+        for settings, values in sorted(found.items(), key=lambda item: -mean(item[1]))
+    ]
     print_table(f"{directory}: final return", ("settings", "seeds", "mean", "worst"), rows)
     if find_spec("matplotlib") and found:
-        print(f"picture: {_draw(study, choices, directory / 'sweep.png')}")
+        print(f"picture: {_draw(trials, choices, directory / 'sweep.png')}")
 
 
-def _draw(study: Any, choices: dict[str, list[str]], path: Path) -> Path:
+def _draw(trials: list[Any], choices: dict[str, list[str]], path: Path) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.2 * len(choices) + 0.8, 3.4), dpi=150, layout="constrained")
-    for i, axes in enumerate(figure.subplots(1, len(choices), sharey=True, squeeze=False)[0]):
-        flag = list(choices)[i]
-        trials = [trial for trial in study.trials if trial.value is not None]
-        places = [choices[flag].index(trial.params[flag]) for trial in trials]
+    panels = figure.subplots(1, len(choices), sharey=True, squeeze=False)[0]
+    panels[0].set_ylabel("final return")
+    for axes, (flag, values) in zip(panels, choices.items(), strict=True):
+        places = [values.index(trial.params[flag]) for trial in trials]
         axes.plot(places, [trial.value for trial in trials], "o", alpha=0.6, color="#0072B2")
-        axes.set_xticks(range(len(choices[flag])), choices[flag])
-        axes.set_xlim(-0.5, len(choices[flag]) - 0.5)
-        axes.set_xlabel(flag)
+        axes.set_xticks(range(len(values)), values)
+        axes.set(xlim=(-0.5, len(values) - 0.5), xlabel=flag)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylabel("" if i else "final return")
     replace_file(path, figure.savefig)
     return path
