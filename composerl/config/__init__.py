@@ -7,26 +7,22 @@ from typing import TYPE_CHECKING
 from composerl._lazy import lazy
 
 if TYPE_CHECKING:
-    from composerl.config.fields import (
-        MAY_CHANGE,
-        Count,
-        Finite,
-        NonNegative,
-        Positive,
-        Rule,
-        Section,
-        Share,
-        Whole,
-        may_change,
-    )
+    from composerl.config.fields import MAY_CHANGE, Section, may_change
     from composerl.config.flags import cli, option, parse
-    from composerl.config.online import (
+    from composerl.config.kinds import (
+        OfflineConfig,
         OffPolicyConfig,
         OnPolicyConfig,
         ValueConfig,
         WorldModelConfig,
     )
-    from composerl.config.settings import LRSchedule, OfflineConfig, RunConfig
-    from composerl.config.text import config_from_yaml, config_to_dict, suggest
+    from composerl.config.rules import Count, Finite, NonNegative, Positive, Rule, Share, Whole
+    from composerl.config.settings import (
+        LRSchedule,
+        RunConfig,
+        config_from_yaml,
+        config_to_dict,
+        suggest,
+    )
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -7,13 +7,12 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from composerl.config.fields import declarations, docs, sections
-from composerl.config.settings import RunConfig
-from composerl.config.text import config_from_yaml, suggest
+from composerl.config.settings import RunConfig, config_from_yaml, suggest
 from composerl.errors import guard
 
 __all__ = ["cli", "option", "parse"]
@@ -69,32 +68,29 @@ def _groups(config_class: type[RunConfig], default: RunConfig | None) -> Any:
     import tyro
 
     texts, declared = docs(config_class), declarations(config_class)
-    by_name = {f.name: f for f in fields(config_class)}
+    if default is not None:
+        starts = vars(default)
+    else:
+        starts = {
+            f.name: f.default if f.default_factory is MISSING else f.default_factory()
+            for f in fields(config_class)
+        }
 
     def flag(name: str) -> tuple[str, Any, Any]:
-        kind, plain = declared[name][0]
-        metavar, start = None, _default(by_name[name])
-        if default is not None:
-            start = getattr(default, name)
+        (kind, plain), start, metavar = declared[name][0], starts[name], None
         if dict in (plain, typing.get_origin(plain)):
             plain, start, metavar = str, json.dumps(start), "JSON"
         about = tyro.conf.arg(help=texts.get(name), metavar=metavar)
         # What is said of the field itself may be for tyro; rules further inside are noise to it.
         for mark in (*getattr(kind, "__metadata__", ()), about):
             plain = Annotated[plain, mark]
-        if start is MISSING:
-            return name, plain, field()
-        return name, plain, field(default_factory=lambda: start)
+        return name, plain, field() if start is MISSING else field(default_factory=lambda: start)
 
     groups = [
         (section, make_dataclass(section, map(flag, names), kw_only=True))
         for section, names in sections(config_class).items()
     ]
     return make_dataclass(config_class.__name__, groups)
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:

@@ -1,27 +1,18 @@
-"""What recipes share: the settings of every run, and those of the offline ones."""
+"""The settings of every run, as an object and as text: config.yaml."""
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from composerl.config.fields import (
-    MAY_CHANGE,
-    Count,
-    Finite,
-    NonNegative,
-    Positive,
-    Rule,
-    Section,
-    Share,
-    Whole,
-    as_declared,
-    declarations,
-)
+from composerl._files import read_yaml
+from composerl.config.fields import MAY_CHANGE, Section, declarations
+from composerl.config.rules import Count, Rule, coerce
 
-__all__ = ["LRSchedule", "OfflineConfig", "RunConfig"]
+__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "suggest"]
 
 #: The names that :func:`composerl.optim.lr_schedule` knows.
 LRSchedule = Literal["constant", "linear", "cosine", "step"]
@@ -81,7 +72,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         declared = declarations(type(self))
         for f in fields(self):
-            value = as_declared(f.name, getattr(self, f.name), declared[f.name])
+            (kind, plain), *bases = declared[f.name]
+            value = coerce(f.name, getattr(self, f.name), kind)
+            for base, bare in bases:  # declared again as the same type, a field keeps their rules
+                if bare == plain:
+                    coerce(f.name, value, base)
             object.__setattr__(self, f.name, value)
 
     @classmethod
@@ -93,63 +88,52 @@ class RunConfig:
         return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfflineConfig(RunConfig):
-    """What every recipe can be told that learns from a dataset, and may go on online."""
+C = TypeVar("C", bound=RunConfig)
 
-    run: ClassVar[Section]
-    epochs: Annotated[Count | None, MAY_CHANGE] = None
-    """Passes over the dataset, instead of --steps: each is rows / batch size steps, rounded up."""
+#: What says where and how to run, and is not part of the written config.
+PLACE = ("config", "out", "resume")
 
-    data: ClassVar[Section]
-    dataset: str = "mixed"
-    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
-    dataset_size: Count = 40_000
-    """Transitions of a generated dataset."""
-    dataset_seed: int = 0
-    """Seed of a generated dataset."""
-    reward_scale: Finite = 0.1
-    """Rewards are multiplied by this."""
-    reward_shift: Finite = 0.0
-    """Then this is added."""
-    normalize: bool = False
-    """Standardise observations; the statistics become part of the policy."""
-    batch_size: Count = 256
-    """Transitions in a batch."""
 
-    networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (128, 128)
-    """Widths of the hidden layers."""
+def config_to_dict(config: RunConfig) -> dict[str, Any]:
+    """Plain values, without those that only say where to run; what config.yaml holds."""
+    values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in PLACE}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
-    algorithm: ClassVar[Section]
-    lr: NonNegative = 1e-3
-    """Learning rate."""
-    lr_schedule: LRSchedule = "constant"
-    """How it falls, offline and once more online: to 0, or (step) by half at each quarter."""
-    gamma: Share = 0.99
-    """Discount."""
-    tau: float = 0.02
-    """Share of the critics that enters their targets at each step."""
-    max_grad_norm: Positive | None = None
-    """Clip gradients to this global norm."""
 
-    online: ClassVar[Section]
-    online_steps: Annotated[Whole, MAY_CHANGE] = 0
-    """Steps after the offline ones that also act: one environment step, one update."""
-    offline_fraction: Share = 0.5
-    """Share of the dataset in the batches of the online steps."""
+def config_from_yaml(config_class: type[C], path: str | Path) -> C:
+    """A configuration from a YAML file; unknown keys and values of a wrong kind are refused."""
+    path = Path(path)
+    if not path.is_file():
+        what = "it is a directory" if path.is_dir() else "there is no such file"
+        raise FileNotFoundError(f"--config {path}: {what}")
+    values = read_yaml(path)
+    known = {f.name for f in fields(config_class)} - set(PLACE)
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{path}: unknown key {key!r}: {suggest(str(key), known)}")
+    try:
+        return config_class(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
-    def gradient_steps(self, rows: int) -> int:
-        """The offline steps on a dataset of so many rows: ``steps``, or those of ``epochs``."""
-        return (
-            self.steps if self.epochs is None else self.epochs * math.ceil(rows / self.batch_size)
-        )
 
-    @classmethod
-    def implied(cls, given: set[str]) -> dict[str, Any]:
-        """``steps`` replaces the ``epochs`` of a file; both at once are refused."""
-        if {"steps", "epochs"} <= given:
-            raise ValueError(
-                "--steps and --epochs cannot be given together: each is a run's length"
-            )
-        return super().implied(given) | ({"epochs": None} if "steps" in given else {})
+#: What other libraries call the same thing.
+_SYNONYMS = {
+    "learning_rate": "lr", "discount": "gamma", "total_timesteps": "steps", "num_steps": "steps",
+    "iterations": "steps", "environment": "env", "env_id": "env", "hidden_sizes": "hidden",
+    "polyak": "tau", "random_seed": "seed", "output": "out", "data": "dataset",
+}  # fmt: skip
+
+
+def suggest(name: str, known: set[str], *, flags: bool = False) -> str:
+    """What an unknown name may have been meant to be, as the end of a sentence."""
+
+    def show(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if flags else name
+
+    names = {name: name for name in known}
+    names |= {other: name for other, name in _SYNONYMS.items() if name in known}
+    near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {show(names[near[0]])}?"
+    return f"known are {', '.join(show(name) for name in sorted(known))}"

@@ -1,46 +1,104 @@
-"""What recipes of one kind share that learn online: by value, by policy with or without replay."""
+"""What recipes of one kind share: offline, by value, by policy with or without replay."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from composerl.config.fields import Count, NonNegative, Positive, Section, Share, Whole
+from composerl.config.fields import MAY_CHANGE, Section
+from composerl.config.rules import Count, Finite, NonNegative, Positive, Share, Whole
 from composerl.config.settings import LRSchedule, RunConfig
 
-__all__ = ["OffPolicyConfig", "OnPolicyConfig", "ValueConfig", "WorldModelConfig"]
+__all__ = ["OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "ValueConfig", "WorldModelConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(RunConfig):
-    """What is the same wherever transitions are replayed."""
+class LearnConfig(RunConfig):
+    """What is the same in all kinds."""
+
+    algorithm: ClassVar[Section]
+    lr: NonNegative = 1e-3
+    """Learning rate."""
+    lr_schedule: LRSchedule = "constant"
+    """How it falls over the run: to 0, or (step) by half at each quarter."""
+    gamma: Share = 0.99
+    """Discount."""
+    max_grad_norm: Positive | None = None
+    """Clip gradients to this global norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig(LearnConfig):
+    """What every recipe can be told that learns from a dataset, and may go on online."""
+
+    run: ClassVar[Section]
+    epochs: Annotated[Count | None, MAY_CHANGE] = None
+    """Passes over the dataset, instead of --steps: each is rows / batch size steps, rounded up."""
+
+    data: ClassVar[Section]
+    dataset: str = "mixed"
+    """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
+    dataset_size: Count = 40_000
+    """Transitions of a generated dataset."""
+    dataset_seed: int = 0
+    """Seed of a generated dataset."""
+    reward_scale: Finite = 0.1
+    """Rewards are multiplied by this."""
+    reward_shift: Finite = 0.0
+    """Then this is added."""
+    normalize: bool = False
+    """Standardise observations; the statistics become part of the policy."""
+    batch_size: Count = 256
+    """Transitions in a batch."""
+
+    networks: ClassVar[Section]
+    hidden: tuple[Count, ...] = (128, 128)
+    """Widths of the hidden layers."""
+
+    algorithm: ClassVar[Section]
+    lr_schedule: LRSchedule = "constant"
+    """How it falls, offline and once more online: to 0, or (step) by half at each quarter."""
+    tau: float = 0.02
+    """Share of the critics that enters their targets at each step."""
+
+    online: ClassVar[Section]
+    online_steps: Annotated[Whole, MAY_CHANGE] = 0
+    """Steps after the offline ones that also act: one environment step, one update."""
+    offline_fraction: Share = 0.5
+    """Share of the dataset in the batches of the online steps."""
+
+    def gradient_steps(self, rows: int) -> int:
+        """The offline steps on a dataset of so many rows: ``steps``, or those of ``epochs``."""
+        if self.epochs is None:
+            return self.steps
+        return self.epochs * math.ceil(rows / self.batch_size)
+
+    @classmethod
+    def implied(cls, given: set[str]) -> dict[str, Any]:
+        """``steps`` replaces the ``epochs`` of a file; both at once are refused."""
+        if {"steps", "epochs"} <= given:
+            raise ValueError(
+                "--steps and --epochs cannot be given together: each is a run's length"
+            )
+        return super().implied(given) | ({"epochs": None} if "steps" in given else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(LearnConfig):
+    """What is the same wherever a policy acts and learns from replay."""
 
     data: ClassVar[Section]
     warmup: Whole
     """Environment steps at the start that act at random and train nothing."""
     buffer_size: Count
     """Transitions kept for replay."""
-    batch_size: Count
+    batch_size: Count = 256
     """Transitions in a batch."""
 
-    networks: ClassVar[Section]
-    hidden: tuple[Count, ...]
-    """Widths of the hidden layers."""
-
     algorithm: ClassVar[Section]
-    updates: Count
-    """Updates for each step of all environments together."""
-    lr: NonNegative
-    """Learning rate."""
-    lr_schedule: LRSchedule = "constant"
-    """How that falls over the run: to 0, or (step) by half at each quarter."""
-    gamma: Share = 0.99
-    """Discount."""
-    tau: float
+    tau: float = 0.02
     """Share of a network that enters its target at each update."""
-    max_grad_norm: Positive | None = None
-    """Clip gradients to this global norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +135,7 @@ class ValueConfig(ReplayConfig):
 
     algorithm: ClassVar[Section]
     updates: Count = 4
-    lr: NonNegative = 1e-3
+    """Updates for each step of all environments together."""
     lr_schedule: LRSchedule = "linear"
     """How it falls over the run; linearly to nearly 0, as the warm-up counts."""
     tau: float = 0.005
@@ -94,22 +152,22 @@ class OffPolicyConfig(ReplayConfig):
     warmup: Whole = 250
     buffer_size: Count = 1_000_000
     """Real transitions kept."""
-    batch_size: Count = 256
+
+    networks: ClassVar[Section]
     hidden: tuple[Count, ...] = (64, 64)
     """Widths of the hidden layers of actor and critics."""
+
+    algorithm: ClassVar[Section]
     updates: Count = 1
     """Updates for each environment step."""
     lr: NonNegative = 2e-3
     """Learning rate of actor, critics and temperature."""
-    tau: float = 0.02
-
-    algorithm: ClassVar[Section]
     target_entropy: float | None = None
     """Entropy that the temperature is tuned to; minus the number of actions by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(RunConfig):
+class OnPolicyConfig(LearnConfig):
     """What every recipe can be told that learns by PPO from what the policy has just done."""
 
     data: ClassVar[Section]
@@ -130,9 +188,6 @@ class OnPolicyConfig(RunConfig):
     lr: NonNegative = 1e-3
     """Learning rate of policy and value."""
     lr_schedule: LRSchedule = "linear"
-    """How that falls over the run."""
-    gamma: Share = 0.99
-    """Discount."""
     gae_lambda: Share = 0.95
     """Between 0 (advantages of one step) and 1 (of the whole return)."""
     clip: float = 0.2
@@ -152,14 +207,13 @@ class OnPolicyConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldModelConfig(RunConfig):
+class WorldModelConfig(ReplayConfig):
     """What every recipe can be told that learns a world model from sequences, and acts in it."""
 
     data: ClassVar[Section]
     num_envs: Count = 16
     """Environments stepped together."""
     warmup: Whole = 2000
-    """Environment steps at the start that act at random and train nothing."""
     buffer_size: Count = 100_000
     """Records kept for replay."""
     batch_size: Count = 16
@@ -179,10 +233,6 @@ class WorldModelConfig(RunConfig):
     model_lr: NonNegative = 3e-3
     """Learning rate of the world model."""
     lr_schedule: LRSchedule = "constant"
-    """How both fall over the run."""
+    """How this and --model-lr fall over the run: to 0, or (step) by half at each quarter."""
     max_grad_norm: Positive = 100.0
-    """Clip gradients to this global norm."""
-    tau: float = 0.02
-    """Share of the critic that enters its moving average at each update."""
     gamma: Share = 1 - 1 / 333
-    """Discount."""

@@ -1,0 +1,86 @@
+"""Rules of the values of a configuration's fields."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+__all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "coerce"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the values of a field must be: ``Annotated[float, Rule(lambda x: x > 1, "above 1")]``.
+
+    ``check`` is given values of the field's type; ``words`` end "<field> must be ...".
+    """
+
+    check: Callable[[Any], bool]
+    words: str
+
+
+# NaN fails every comparison, and infinity is no number of anything.
+Count = Annotated[int, Rule(lambda n: n >= 1, "at least 1")]
+Whole = Annotated[int, Rule(lambda n: n >= 0, "at least 0")]
+Share = Annotated[float, Rule(lambda x: 0 <= x <= 1, "in [0, 1]")]
+Positive = Annotated[float, Rule(lambda x: 0 < x < math.inf, "positive")]
+NonNegative = Annotated[float, Rule(lambda x: 0 <= x < math.inf, "at least 0")]
+Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
+
+
+def coerce(name: str, value: Any, kind: Any) -> Any:
+    """``value`` as ``kind`` where that loses nothing: YAML reads 1e-4 as text and has no tuples.
+
+    What is of another kind, or breaks a rule, is a ValueError that names the field.
+    """
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        value = coerce(name, value, choices[0])
+        for rule in choices[1:]:
+            if isinstance(rule, Rule) and value is not None and not rule.check(value):
+                raise ValueError(f"{name} must be {rule.words}, got {value!r}")
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in choices:
+            return None
+        return coerce(name, value, next(c for c in choices if c is not type(None)))
+    if origin is Literal:
+        if value in choices:
+            return value
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+    if origin is tuple and isinstance(value, (list, tuple)):
+        kinds = [choices[0]] * len(value) if Ellipsis in choices else choices
+        if len(value) != len(kinds):
+            raise ValueError(f"{name} must be {len(kinds)} numbers, got {list(value)}")
+        each = f"each of {name}"
+        return tuple(coerce(each, item, kind) for item, kind in zip(value, kinds, strict=True))
+    if dict in (origin, kind):
+        return _json_object(name, value)
+    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{name} must be a number, got {value!r}") from None
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    # bool is a subclass of int, but True is no number of steps.
+    if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def _json_object(name: str, value: Any) -> dict[str, Any]:
+    """A dictionary that comes out of config.yaml and checkpoints as it went in."""
+    try:
+        values = json.loads(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(f'{name} must be a JSON object such as {{"size": 64}}, got {value!r}')
+    return values
