@@ -54,35 +54,24 @@ def open_game(name: str, **kwargs: Any) -> gym.Env:
         fits, expected = _SETTINGS[key]
         if not fits(value):
             raise ValueError(f"environment {name!r}: {key} must be {expected}, got {value!r}")
-    if name.startswith("ALE/"):
-        return _open_atari(name, settings, kwargs)
-    return _open_minatar(name, settings, kwargs)
+    return (_open_atari if name.startswith("ALE/") else _open_minatar)(name, settings, kwargs)
 
 
-# ---- settings ----------------------------------------------------------------------------------
+# Whether a value fits, and what it must be. True is an int for Python, but no number here.
+_Check = tuple[Callable[[Any], bool], str]
+_COUNT: _Check = (lambda x: type(x) is int and x >= 1, "a number of at least 1")
+_SHARE: _Check = (lambda x: type(x) in (int, float) and 0 <= x <= 1, "a number from 0 to 1")
+_TRUTH: _Check = (lambda x: isinstance(x, bool), "true or false")
 
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-#: Arguments of ours: whether a value fits, and what it must be.
-_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "size": (_is_count, "a number of at least 1"),
-    "colour": (_is_truth, "true or false"),
-    "stack": (_is_count, "a number of at least 1"),
-    "repeat": (_is_count, "a number of at least 1"),
-    "sticky": (_is_probability, "a number from 0 to 1"),
-    "life_loss": (_is_truth, "true or false"),
-    "limit": (_is_count, "a number of at least 1"),
+#: Arguments of ours.
+_SETTINGS = {
+    "size": _COUNT,
+    "colour": _TRUTH,
+    "stack": _COUNT,
+    "repeat": _COUNT,
+    "sticky": _SHARE,
+    "life_loss": _TRUTH,
+    "limit": _COUNT,
 }
 
 #: The emulator's arguments that the settings stand for.
@@ -98,9 +87,6 @@ def _spelling(name: str) -> str:
         f"environment {name!r}: settings do not follow the id, but are keyword arguments: "
         f"--env {game} --env-kwargs '{{{settings}}}'"
     )
-
-
-# ---- MinAtar -----------------------------------------------------------------------------------
 
 
 def _open_minatar(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
@@ -139,9 +125,6 @@ def _shape(env: gym.Env) -> tuple[int, ...]:
     return env.observation_space.shape
 
 
-# ---- Atari -------------------------------------------------------------------------------------
-
-
 def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
     import ale_py
 
@@ -155,10 +138,11 @@ def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) ->
         own["repeat_action_probability"] = settings["sticky"]
     # The frames are read from the emulator: what the environment itself copies is not looked at.
     game = make_with(partial(gym.make, name, **own), name, options, _SETTINGS)
+    skip, size = settings.get("repeat", 4), settings.get("size", 84)
+    tell = settings.get("life_loss", False)
     screen: gym.Env = _Atari(
-        game, settings.get("repeat", 4), settings.get("size", 84), colour,
-        settings.get("life_loss", False),
-    )  # fmt: skip
+        game, tell, frame_skip=skip, screen_size=size, grayscale_obs=not colour
+    )
     if "limit" in settings:
         screen = TimeLimit(screen, settings["limit"])
     if stack == 1:
@@ -173,11 +157,8 @@ def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) ->
 class _Atari(AtariPreprocessing):
     """Gymnasium's preparation, with channels first, the true last frame and lost lives told."""
 
-    def __init__(self, env: gym.Env, repeat: int, size: int, colour: bool, tell: bool) -> None:
-        super().__init__(
-            env, frame_skip=repeat, screen_size=size,
-            grayscale_obs=not colour, grayscale_newaxis=True,
-        )  # fmt: skip
+    def __init__(self, env: gym.Env, tell: bool, **options: Any) -> None:
+        super().__init__(env, grayscale_newaxis=True, **options)
         height, width, channels = _shape(self)
         self.observation_space = gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
         self._tell = tell

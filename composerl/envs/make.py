@@ -67,13 +67,9 @@ def make_env(
     else:
         # TorchRL resets finished environments itself; gymnasium's default autoreset would hand
         # it one junk transition per episode.
-        base = GymWrapper(
-            make()
-            if num_envs is None
-            else SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED),
-            device=device,
-            categorical_action_encoding=True,
-        )
+        off = AutoresetMode.DISABLED
+        gyms = make() if num_envs is None else SyncVectorEnv([make] * num_envs, autoreset_mode=off)
+        base = GymWrapper(gyms, device=device, categorical_action_encoding=True)
         cast = _to_single(base)
     layers = [*cast, *_copies(transforms)]
     if layers:
@@ -87,14 +83,9 @@ def make_env(
 def _to_single(env: EnvBase) -> list[Transform]:
     """The cast that an environment in float64 needs."""
     wide = env.observation_spec["observation"].dtype == torch.float64
-    wide_action = env.action_spec.dtype == torch.float64
-    if not wide and not wide_action:
-        return []
-    return [
-        DoubleToFloat(
-            in_keys=["observation"] if wide else [], in_keys_inv=["action"] if wide_action else []
-        )
-    ]
+    keys = ["observation"] if wide else []
+    inverse = ["action"] if env.action_spec.dtype == torch.float64 else []
+    return [DoubleToFloat(in_keys=keys, in_keys_inv=inverse)] if keys or inverse else []
 
 
 def _copies(transforms: Transform | Iterable[Transform]) -> list[Transform]:
@@ -103,12 +94,8 @@ def _copies(transforms: Transform | Iterable[Transform]) -> list[Transform]:
         return [copy for transform in transforms for copy in _copies(transform)]
     # A clone is free of the environment, a deep copy of the other's buffers; torch cannot copy
     # those that have no shape yet.
-    shapeless = [buffer for buffer in transforms.buffers() if is_lazy(buffer)]
-    memo = {
-        id(buffer): UninitializedBuffer(
-            device=buffer.device,
-            dtype=buffer.dtype,  # type: ignore[call-arg]  # hidden in torch
-        )
-        for buffer in shapeless
-    }
+    memo = {}
+    for buffer in filter(is_lazy, transforms.buffers()):
+        options: Any = {"device": buffer.device, "dtype": buffer.dtype}
+        memo[id(buffer)] = UninitializedBuffer(**options)
     return [deepcopy(transforms.clone(), memo)]

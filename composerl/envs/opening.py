@@ -47,9 +47,6 @@ def open_gym(
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
 
 
-# ---- observations ------------------------------------------------------------------------------
-
-
 class FlatBox(gym.spaces.Box):
     """The Box that a Dict or Tuple was flattened to; knows the names of its parts, in order.
 
@@ -65,7 +62,7 @@ def flat_space(space: gym.Space) -> gym.spaces.Box:
     if isinstance(space, gym.spaces.Box):
         return space
     leaves = dict(_leaves(space))
-    if any(not isinstance(leaf, gym.spaces.Box) for leaf in leaves.values()):
+    if not all(isinstance(leaf, gym.spaces.Box) for leaf in leaves.values()):
         raise ValueError(
             "only Box observations and Dicts or Tuples of Boxes are supported, but the environment "
             f"has {space}; wrap it with gymnasium's FlattenObservation or TransformObservation"
@@ -85,15 +82,15 @@ def flat_space(space: gym.Space) -> gym.spaces.Box:
 
 def _leaves(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
     """The spaces that a Dict or Tuple is made of, in order, by their joined names."""
-    below = f"{name}/" if name else ""
     if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _leaves(part, f"{below}{key}")
+        parts = dict(space.spaces)
     elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _leaves(part, f"{below}_index_{index}")
+        parts = {f"_index_{index}": part for index, part in enumerate(space.spaces)}
     else:
         yield name, space
+        return
+    for key, part in parts.items():
+        yield from _leaves(part, f"{name}/{key}" if name else key)
 
 
 def _plain(env: Any) -> Any:
@@ -102,13 +99,10 @@ def _plain(env: Any) -> Any:
         return env
     space = getattr(env, "observation_space", None)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        flat = flat_space(space)
-        env = gym.wrappers.TransformObservation(env, partial(gym.spaces.flatten, space), flat)
-        space = flat
-    if isinstance(space, gym.spaces.Box) and str(space.dtype) not in (
-        "uint8",
-        "float32",
-        "float64",
-    ):
+        flatten = partial(gym.spaces.flatten, space)
+        space = flat_space(space)
+        env = gym.wrappers.TransformObservation(env, flatten, space)
+    plain = ("uint8", "float32", "float64")
+    if isinstance(space, gym.spaces.Box) and str(space.dtype) not in plain:
         return gym.wrappers.DtypeObservation(env, np.float32)
     return env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -64,19 +65,15 @@ class Spaces:
     def require_box(self, what: str) -> Spaces:
         """Return self, or say in one sentence that ``what`` cannot handle discrete actions."""
         if self.discrete:
-            raise ValueError(
-                f"{what} needs continuous (Box) actions, but this environment has "
-                f"{self.num_actions} discrete ones"
-            )
+            found = f"this environment has {self.num_actions} discrete ones"
+            raise ValueError(f"{what} needs continuous (Box) actions, but {found}")
         return self
 
     def require_discrete(self, what: str) -> Spaces:
         """Return self, or say in one sentence that ``what`` cannot handle continuous actions."""
         if not self.discrete:
-            raise ValueError(
-                f"{what} needs discrete actions, but this environment has a Box of "
-                f"{self.action_dim} continuous ones"
-            )
+            found = f"this environment has a Box of {self.action_dim} continuous ones"
+            raise ValueError(f"{what} needs discrete actions, but {found}")
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -92,16 +89,11 @@ class Spaces:
         torchrl = hasattr(env, "action_spec")
         opened = torchrl or isinstance(env, Spaces) or hasattr(env, "action_space")
         if isinstance(env, type) or not opened:
-            made = open_gym(env, **kwargs)
-            try:
+            with closing(open_gym(env, **kwargs)) as made:
                 return cls.of(made)
-            finally:
-                made.close()
         if kwargs:
-            raise ValueError(
-                f"{', '.join(kwargs)} are for an environment that is still to be opened, got a "
-                f"{type(env).__name__}"
-            )
+            late, when = ", ".join(kwargs), "that is still to be opened"
+            raise ValueError(f"{late} are for an environment {when}, got a {type(env).__name__}")
         if isinstance(env, Spaces):
             return env
         if torchrl:
@@ -118,15 +110,13 @@ class Spaces:
                 )
             return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=int(action.n))
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
-            raise ValueError(
-                f"only Discrete and one-dimensional Box actions are supported, got {action}"
-            )
+            known = "Discrete and one-dimensional Box actions"
+            raise ValueError(f"only {known} are supported, got {action}")
         low, high = _floats(action.low), _floats(action.high)
         return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
 
     @classmethod
     def _of_torchrl(cls, env: Any) -> Spaces:
-        """Read from the specs."""
         # Not above: who generates data needs no torch.
         from torchrl.data import Bounded, Categorical, OneHot, Unbounded
         from torchrl.envs import GymWrapper, TransformedEnv
@@ -151,10 +141,8 @@ class Spaces:
         if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
             return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=number)
         if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
-            raise ValueError(
-                "only OneHot, Categorical and one-dimensional Bounded or Unbounded actions are "
-                f"supported, got {action}"
-            )
+            known = "OneHot, Categorical and one-dimensional Bounded or Unbounded actions"
+            raise ValueError(f"only {known} are supported, got {action}")
         low, high = _floats(action.space.low), _floats(action.space.high)
         return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
 
