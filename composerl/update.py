@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,24 +69,22 @@ class Update:
         self.updates = 0
         self.max_grad_norm = max_grad_norm
         self._parameters = [p for p in loss.parameters() if p.requires_grad]
+        by_name: Mapping[str, Any] = schedule if isinstance(schedule, Mapping) else {}
+        for_all = None if isinstance(schedule, Mapping) else schedule
         if optimizer is None:
-            groups = _groups(loss, lr, schedule)
-            self.optimizers: list[Optimizer] = [FusedAdam(groups)]
+            self.optimizers: list[Optimizer] = [FusedAdam(_groups_by_name(loss, lr, by_name))]
         else:
             self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else [*optimizer]
-            if isinstance(schedule, Mapping):
+            if by_name:
                 raise ValueError("schedules by name need the default optimizer; pass one function")
             _check_ownership(loss, self.optimizers)
-        self._schedules = [
-            (group, group["lr"], _schedule_of(group, schedule))
-            for opt in self.optimizers
-            for group in opt.param_groups
-        ]
+        self._rates = [(g["lr"], by_name.get(g.get("name", ""), for_all)) for g in self._groups()]
         self._set_rates()
         self._updater = target if isinstance(target, TargetNetUpdater) else None
-        soft, copied = _target_pairs(loss) if target == "soft" else ([], [])
+        pairs = _target_pairs(loss) if target == "soft" else []
+        soft = [pair for pair in pairs if pair[1].requires_grad]
         self._soft = [list(tensors) for tensors in zip(*soft, strict=True)]
-        self._copied = copied
+        self._copied = [pair for pair in pairs if not pair[1].requires_grad]  # buffers
         self._tau = tau
         self._graph: GraphStep | None = None
         if compile:
@@ -100,7 +97,10 @@ class Update:
         metrics = self._eager_step(batch) if self._graph is None else self._graph(batch)
         if self._updater is not None:
             self._updater.step()
-        metrics.update(self._rates())
+        for group in self._groups():
+            name = group.get("name", "default")
+            key = "lr" if name == "default" else f"lr_{name}"
+            metrics.setdefault(key, torch.tensor(float(group["lr"])))
         self.updates += 1
         self._set_rates()
         return TensorDict(metrics)
@@ -122,12 +122,6 @@ class Update:
         self.loss.load_state_dict(state["loss"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        # load_state_dict replaces the groups by new dictionaries.
-        groups = [group for opt in self.optimizers for group in opt.param_groups]
-        self._schedules = [
-            (group, base, schedule)
-            for group, (_, base, schedule) in zip(groups, self._schedules, strict=True)
-        ]
         if self._updater is not None:
             self._updater.load_state_dict(state["target"])
         if self._graph is not None:
@@ -148,9 +142,7 @@ class Update:
         for optimizer in self.optimizers:
             optimizer.step()
         self._move_targets()
-        metrics = {key: value.detach() for key, value in out.items()}
-        metrics["grad_norm"] = norm
-        return metrics
+        return {key: value.detach() for key, value in out.items()} | {"grad_norm": norm}
 
     @torch.no_grad()
     def _move_targets(self) -> None:
@@ -159,18 +151,13 @@ class Update:
         for target, source in self._copied:
             target.copy_(source)
 
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def _set_rates(self) -> None:
-        for group, base, schedule in self._schedules:
+        for group, (base, schedule) in zip(self._groups(), self._rates, strict=True):
             if schedule is not None:
                 group["lr"] = base * schedule(self.updates)
-
-    def _rates(self) -> dict[str, Tensor]:
-        rates: dict[str, Tensor] = {}
-        for group, _, _ in self._schedules:
-            name = group.get("name", "default")
-            key = "lr" if name == "default" else f"lr_{name}"
-            rates.setdefault(key, torch.tensor(float(group["lr"])))
-        return rates
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -185,20 +172,12 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([*large, *joined]).sum().sqrt()
 
 
-def _schedule_of(
-    group: Mapping[str, Any], schedule: Schedule | Mapping[str, Schedule] | None
-) -> Schedule | None:
-    return schedule.get(group["name"]) if isinstance(schedule, Mapping) else schedule
-
-
-def _groups(
-    loss: LossModule,
-    lr: float | Mapping[str, float],
-    schedule: Schedule | Mapping[str, Schedule] | None,
+def _groups_by_name(
+    loss: LossModule, lr: float | Mapping[str, float], scheduled: Iterable[str]
 ) -> list[dict[str, Any]]:
     """Parameter groups, each parameter under the longest of the names it starts with."""
     rates = dict(lr) if isinstance(lr, Mapping) else {"default": lr}
-    names = {*rates, *(schedule if isinstance(schedule, Mapping) else ())} - {"default"}
+    names = {*rates, *scheduled} - {"default"}
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in [*sorted(names), "default"]}
     for parameter_name, parameter in loss.named_parameters():
         if parameter.requires_grad:
@@ -210,10 +189,6 @@ def _groups(
             raise ValueError(f"no parameter of the loss is under {name!r}; its networks: {known}")
     if groups["default"] and "default" not in rates:
         raise ValueError(f"lr names {sorted(rates)} leave parameters out: add a 'default' rate")
-    for name, rate in rates.items():
-        if not rate >= 0 or not math.isfinite(rate):
-            whose = "" if name == "default" else f" of {name}"
-            raise ValueError(f"lr{whose} must be a number >= 0, got {rate}")
     return [
         {"params": params, "lr": rates.get(name, rates.get("default")), "name": name}
         for name, params in groups.items()
@@ -230,18 +205,14 @@ def _check_ownership(loss: LossModule, optimizers: Sequence[Optimizer]) -> None:
             raise ValueError(f"no optimizer has the loss's parameter {name!r}")
 
 
-def _target_pairs(
-    loss: LossModule,
-) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
-    """(target, source) tensors: those to average (trained) and those to copy (buffers)."""
-    soft: list[tuple[Tensor, Tensor]] = []
-    copied: list[tuple[Tensor, Tensor]] = []
+def _target_pairs(loss: LossModule) -> list[tuple[Tensor, Tensor]]:
+    """(target, source) of every tensor of the target networks."""
+    pairs: list[tuple[Tensor, Tensor]] = []
     for name, _ in loss.named_children():
-        if not (name.startswith("target_") and name.endswith("_params")):
-            continue
-        loss._has_update_associated[name[len("target_") : -len("_params")]] = True
-        target, source = getattr(loss, name), getattr(loss, name.removeprefix("target_"))
-        for key, value in target.items(True, True):
-            trained = source.get(key)
-            (soft if trained.requires_grad else copied).append((value, trained))
-    return soft, copied
+        if name.startswith("target_") and name.endswith("_params"):
+            loss._has_update_associated[name[len("target_") : -len("_params")]] = True
+            source = getattr(loss, name.removeprefix("target_"))
+            pairs += [
+                (value, source.get(key)) for key, value in getattr(loss, name).items(True, True)
+            ]
+    return pairs

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from composerl.data.collect.records import RecordEnv, to_records
     from composerl.data.collect.recurrent import RecordCollector
     from composerl.data.collect.vector import VectorCollector
-    from composerl.data.endings import ENDINGS
-    from composerl.data.imagine import ModelEnv, branched_rollouts, length_schedule
+    from composerl.data.imagine import ENDINGS, ModelEnv, branched_rollouts, length_schedule
     from composerl.data.offline.behaviours import BEHAVIOURS
     from composerl.data.offline.dataset import Dataset, validate
     from composerl.data.offline.formats import read_dataset

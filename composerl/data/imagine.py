@@ -1,4 +1,4 @@
-"""Imagined data: what a learned model says would happen."""
+"""Imagined data: what a learned model says would happen, and rules of when it is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.envs.spaces import Spaces
 
-__all__ = ["ModelEnv", "Termination", "branched_rollouts", "length_schedule"]
+__all__ = ["ENDINGS", "ModelEnv", "Termination", "branched_rollouts", "length_schedule"]
 
 #: (observation, action, next observation), all ``(rows, ...)`` -> whether the episode is over,
 #: ``(rows,)``.
@@ -23,8 +23,6 @@ Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 #: Branches that are rolled out at a time: the activations of the networks stay in the cache.
 CHUNK = 4096
-
-DONE_KEYS = ("done", "terminated", "truncated")
 
 
 @torch.no_grad()
@@ -61,15 +59,12 @@ def branched_rollouts(
         for step in range(length):
             action = _act(policy, now)
             following = _predict(dynamics, now, action, termination)
-            terminated, next_observation = following["terminated"], following["observation"]
-            following["truncated"] = (
-                ~terminated if step == length - 1 else torch.zeros_like(terminated)
-            )
+            terminated = following["terminated"]
+            following["truncated"] = ~terminated & (step == length - 1)
             following["done"] = terminated | following["truncated"]
-            steps.append(
-                TensorDict({"observation": now, "action": action, "next": following}, now.shape[:1])
-            )
-            now = next_observation[~terminated.squeeze(-1)]
+            transition = {"observation": now, "action": action, "next": following}
+            steps.append(TensorDict(transition, now.shape[:1]))
+            now = following["observation"][~terminated.squeeze(-1)]
             if not len(now):
                 break
     return torch.cat(steps)
@@ -122,18 +117,18 @@ class ModelEnv(ModelBasedEnvBase):
         batch_size: Sequence[int] = (),
     ) -> None:
         spaces = Spaces.of(env).require_box("ModelEnv")
-        parameter = next(dynamics.parameters(), torch.zeros(()))
-        shape = torch.Size(batch_size)
+        parameter, shape = next(dynamics.parameters(), torch.zeros(())), torch.Size(batch_size)
         super().__init__(dynamics, device=parameter.device, batch_size=shape)
         self._start = start
         self._termination = termination
-        ends = {key: Categorical(2, (1,), dtype=torch.bool) for key in DONE_KEYS}
+        end = Categorical(2, (1,), dtype=torch.bool)
         self.observation_spec = Composite(observation=Unbounded(spaces.obs_shape)).expand(shape)
         self.state_spec = self.observation_spec.clone()
         box = Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high))
         self.action_spec = box.expand(*shape, *box.shape)
         self.reward_spec = Unbounded((*shape, 1))
-        self.full_done_spec = Composite(ends).expand(shape)
+        ends = Composite(done=end, terminated=end.clone(), truncated=end.clone())
+        self.full_done_spec = ends.expand(shape)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDict:
         shape = self.batch_size if tensordict is None else tensordict.batch_size
@@ -149,9 +144,8 @@ class ModelEnv(ModelBasedEnvBase):
         observation, action = tensordict["observation"], tensordict["action"]
         shape = tensordict.batch_size
         flat = observation.reshape(-1, observation.shape[-1])
-        following = _predict(
-            self.world_model, flat, action.reshape(len(flat), -1), self._termination
-        )
+        action = action.reshape(len(flat), -1)
+        following = _predict(self.world_model, flat, action, self._termination)
         following["done"] = following["terminated"].clone()
         following["truncated"] = torch.zeros_like(following["done"])
         return TensorDict({key: x.reshape(*shape, -1) for key, x in following.items()}, shape)
@@ -166,26 +160,50 @@ def _act(policy: nn.Module, observation: Tensor) -> Tensor:
 
 
 def _predict(
-    dynamics: TensorDictModule,
-    observation: Tensor,
-    action: Tensor,
-    termination: Termination | None,
+    dynamics: TensorDictModule, observation: Tensor, action: Tensor, termination: Termination | None
 ) -> dict[str, Tensor]:
     """Next observation, reward ``(rows, 1)`` and terminated ``(rows, 1)``."""
     rows = observation.shape[:1]
     out = dynamics(TensorDict({"observation": observation, "action": action}, rows)).get("next")
     following = {key: out.get(key) for key in ("observation", "reward")}
-    if termination is not None:
-        ended = termination(observation, action, following["observation"])
-        if ended.dtype != torch.bool or ended.shape not in (rows, (*rows, 1)):
-            raise ValueError(
-                f"termination must return bool of shape {tuple(rows)}, "
-                f"got {ended.dtype} of shape {tuple(ended.shape)}"
-            )
-        following["terminated"] = ended.reshape(*rows, 1)
-    else:
-        ended = out.get("terminated", None)
-        following["terminated"] = (
-            observation.new_zeros(*rows, 1, dtype=torch.bool) if ended is None else ended
+    if termination is None:
+        never = observation.new_zeros(*rows, 1, dtype=torch.bool)
+        return following | {"terminated": out.get("terminated", never)}
+    ended = termination(observation, action, following["observation"])
+    if ended.dtype != torch.bool or ended.shape not in (rows, (*rows, 1)):
+        raise ValueError(
+            f"termination must return bool of shape {tuple(rows)}, "
+            f"got {ended.dtype} of shape {tuple(ended.shape)}"
         )
-    return following
+    return following | {"terminated": ended.reshape(*rows, 1)}
+
+
+def _pole_falls(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """InvertedPendulum: the pole leans by more than 0.2."""
+    return ~(following[:, 1].abs() <= 0.2)
+
+
+def _hopper_falls(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """Hopper: too low, too far tilted, or a number out of range."""
+    low, tilt = following[:, 0], following[:, 1].abs()
+    return ~((low > 0.7) & (tilt < 0.2) & (following[:, 1:].abs() < 100).all(1))
+
+
+def _walker_falls(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """Walker2d: too low or too high, or too far tilted."""
+    height = following[:, 0]
+    return ~((height > 0.8) & (height < 2) & (following[:, 1].abs() < 1))
+
+
+def _ant_falls(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """Ant: too low or too high."""
+    return ~((following[:, 0] >= 0.2) & (following[:, 0] <= 1))
+
+
+#: The rules of gymnasium's MuJoCo tasks; NaN ends an episode.
+ENDINGS: dict[str, Termination] = {
+    "inverted_pendulum": _pole_falls,
+    "hopper": _hopper_falls,
+    "walker": _walker_falls,
+    "ant": _ant_falls,
+}

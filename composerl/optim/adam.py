@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,9 +28,7 @@ class FusedAdam(Adam):
                 raise ValueError(f"lr must be a number >= 0, got {group['lr']}")
 
     @torch.no_grad()
-    def step(  # type: ignore[override] # never returns a loss, as it takes no closure
-        self, closure: Callable[[], float] | None = None
-    ) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # takes no closure
         """One update of every parameter that has a gradient."""
         if closure is not None:
             raise ValueError("FusedAdam takes no closure")

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from composerl.losses import DynamicsLoss
 
 __all__ = ["DynamicsFit"]
-
-
-class _Update(Protocol):
-    """What a fit needs of a :class:`composerl.Update`."""
-
-    loss: Any
-
-    def __call__(self, batch: TensorDictBase) -> TensorDictBase: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class DynamicsFit:
@@ -55,7 +42,7 @@ class DynamicsFit:
 
     def __init__(
         self,
-        update: _Update,
+        update: Any,
         *,
         batch_size: int = 256,
         holdout: float = 0.2,
@@ -70,11 +57,9 @@ class DynamicsFit:
             raise ValueError(f"holdout must be in (0, 1), got {holdout}")
         if not 0 <= min_gain < 1:
             raise ValueError(f"min_gain must be in [0, 1), got {min_gain}")
-        for name, value in (
-            ("batch_size", batch_size), ("max_holdout", max_holdout), ("patience", patience),
-            ("max_epochs", 1 if max_epochs is None else max_epochs),
-        ):  # fmt: skip
-            if value < 1:
+        counts = {"batch_size": batch_size, "max_holdout": max_holdout, "patience": patience}
+        for name, value in (counts | {"max_epochs": max_epochs}).items():
+            if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.update = update
         self.metrics: dict[str, float] = {}
@@ -104,7 +89,8 @@ class DynamicsFit:
             better, gained = mse < best, mse < reference * (1 - self._min_gain)
             best, reference = torch.where(better, mse, best), torch.where(gained, mse, reference)
             weights = [
-                _choose(better, p, w) for p, w in zip(model.parameters(), weights, strict=True)
+                torch.where(better.reshape(-1, *[1] * (p.ndim - 1)), p.detach(), w)
+                for p, w in zip(model.parameters(), weights, strict=True)
             ]
             epochs, stale = epochs + 1, 0 if gained.any() else stale + 1
         with torch.no_grad():
@@ -112,10 +98,9 @@ class DynamicsFit:
                 p.copy_(w)
         model.elites.copy_(best.argsort(stable=True)[: len(model.elites)])
         means: Any = torch.stack(steps).mean(0)  # a TensorDict, like the steps
-        found = {key: float(value) for key, value in means.items()}
-        found |= {"holdout_mse": float(best[model.elites].mean()), "epochs": float(epochs)}
-        self.metrics = {f"model/{key}": value for key, value in found.items()}
-        self.metrics["model/rows"] = float(len(train) + len(judge))
+        mse, rows = best[model.elites].mean(), len(train) + len(judge)
+        found = {**means, "holdout_mse": mse, "epochs": epochs, "rows": rows}
+        self.metrics = {f"model/{key}": float(value) for key, value in found.items()}
         return self.metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,14 +113,8 @@ class DynamicsFit:
         self.metrics = dict(state["metrics"])
 
     def _split(self, rows: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Rows to train on and rows to judge by, at random."""
         held = min(int(len(rows) * self._holdout), self._max_holdout)
         if held < 1:
             raise ValueError(f"holdout={self._holdout} of {len(rows)} rows leaves none to judge by")
         order = torch.randperm(len(rows))
         return rows[order[held:]], rows[order[:held]]
-
-
-def _choose(members: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """The members' part of ``new`` where they are chosen, else that of ``old``."""
-    return torch.where(members.reshape(-1, *[1] * (new.ndim - 1)), new.detach(), old)

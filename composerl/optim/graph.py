@@ -37,8 +37,8 @@ def clip_factor(norm: Tensor, limit: float) -> Tensor:
 class _AdamGroup:
     """A parameter group and the scalars that change from step to step.
 
-    Bias corrections are computed in Python's float64, as torch.optim does, and handed to the
-    graph as tensors: a number in the graph would compile it anew at every step.
+    They are computed in Python's float64, as torch.optim does, and handed to the graph as tensors:
+    a number in the graph would compile it anew at every step.
     """
 
     group: dict[str, Any]
@@ -88,18 +88,18 @@ class GraphStep:
         torch._dynamo.config.trace_autograd_ops = True
         self._loss = loss
         self._parameters = list(parameters)
-        self._optimizers = list(optimizers)
         self._max_grad_norm = max_grad_norm
         self._move_targets = move_targets
-        self._after = [opt for opt in optimizers if not _is_simple_adam(opt)]
+        self._inside = [opt for opt in optimizers if _is_simple_adam(opt)]
+        self._after = [opt for opt in optimizers if opt not in self._inside]
         self.rebind()
         self._compiled = torch.compile(self._step, fullgraph=True)
 
     def rebind(self) -> None:
         """Look the optimizers' groups and state up again, after they have been loaded."""
         groups: dict[nn.Parameter, _AdamGroup] = {}
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups if optimizer not in self._after else ():
+        for optimizer in self._inside:
+            for group in optimizer.param_groups:
                 adam = _AdamGroup(group, optimizer)
                 for p in group["params"]:
                     groups[p] = adam
@@ -140,14 +140,10 @@ class GraphStep:
                     adam.step(p, grad)
             if self._after:
                 # These optimizers step outside, and the targets must wait for their weights.
-                rest = [
-                    g if adam is None else None for g, adam in zip(grads, self._groups, strict=True)
-                ]
+                rest = [g if a is None else None for g, a in zip(grads, self._groups, strict=True)]
             else:
                 self._move_targets()
-        metrics = {key: value.detach() for key, value in out.items()}
-        metrics["grad_norm"] = norm
-        return metrics, rest
+        return {key: value.detach() for key, value in out.items()} | {"grad_norm": norm}, rest
 
 
 def _is_simple_adam(optimizer: Optimizer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 __all__ = ["Schedule", "constant", "cosine", "linear", "lr_schedule", "step"]
 
@@ -39,19 +40,8 @@ def lr_schedule(name: str, *updates: int) -> Schedule:
     return factor
 
 
-def constant(*updates: int) -> Schedule:
-    """Always 1."""
-    return lr_schedule("constant", *updates)
-
-
-def cosine(*updates: int) -> Schedule:
-    """Half a cosine from 1 to 0 over so many updates; several phases begin at 1 again."""
-    return lr_schedule("cosine", *updates)
-
-
-def step(*updates: int) -> Schedule:
-    """1, then 1/2, 1/4 and 1/8 in the quarters of so many updates, and so in each phase."""
-    return lr_schedule("step", *updates)
+#: ``cosine(20, 10)`` is ``lr_schedule("cosine", 20, 10)``.
+constant, cosine, step = (partial(lr_schedule, name) for name in ("constant", "cosine", "step"))
 
 
 def linear(updates: int, final: float = 0.0) -> Schedule:
