@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import shutil
 import sys
@@ -22,7 +21,11 @@ __all__ = ["copy_recipe", "find_recipe", "load_recipe", "recipes", "recipes_dire
 
 def recipes() -> dict[str, str]:
     """The packaged recipes: name and, from the first line of the file, what it is."""
-    return {path.stem: _first_line(path) for path in sorted(recipes_directory().glob("*.py"))}
+    found = {}
+    for path in sorted(recipes_directory().glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found[path.stem] = text.partition("\n")[0].rstrip(".")
+    return found
 
 
 def train(recipe: str | Path, **flags: Any) -> Policy:
@@ -36,8 +39,7 @@ def train(recipe: str | Path, **flags: Any) -> Policy:
     known = {field.name for field in fields(module.Config)}
     for name in flags:
         if name not in known:
-            raise ValueError(f"{module.Config.__qualname__} of {recipe} has no {name!r}: "
-                             f"{suggest(name, known)}")  # fmt: skip
+            raise ValueError(f"Config of {recipe} has no {name!r}: {suggest(name, known)}")
     return module.main(module.Config(**flags | module.Config.implied(set(flags))))
 
 
@@ -62,12 +64,10 @@ def find_recipe(recipe: str | Path) -> Path:
         if path.parts[:-1] == ("recipes",) and packaged.is_file():
             return packaged
         raise FileNotFoundError(f"{path}: there is no such recipe file")
-    names = recipes()
+    names = set(recipes())
     if text in names:
         return recipes_directory() / f"{text}.py"
-    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-    raise ValueError(f"there is no recipe {text!r}: {hint}")
+    raise ValueError(f"there is no recipe {text!r}: {suggest(text, names)}")
 
 
 def load_recipe(recipe: str | Path) -> ModuleType:
@@ -98,8 +98,3 @@ def copy_recipe(recipe: str, file: str | Path) -> Path:
         raise FileNotFoundError(f"{target.parent}: there is no such directory")
     shutil.copyfile(find_recipe(recipe), target)
     return target
-
-
-def _first_line(path: Path) -> str:
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0].rstrip(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -34,14 +35,10 @@ def guard(action: Callable[[], Any]) -> None:
 
 def _meant_for_users(error: Exception) -> bool:
     """Whether composerl itself raised the error, with a sentence; a bug keeps its traceback."""
-    if isinstance(error, OSError):
-        return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return isinstance(error, (ValueError, RuntimeError, KeyError)) and module.startswith(
-        "composerl"
+    *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
+    ours = raised_in.f_globals.get("__name__", "").startswith("composerl")
+    return isinstance(error, OSError) or (
+        ours and isinstance(error, (ValueError, RuntimeError, KeyError))
     )
 
 

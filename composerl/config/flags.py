@@ -21,19 +21,15 @@ C = TypeVar("C", bound=RunConfig)
 
 
 def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | None = None) -> C:
-    """The configuration from the command line, on top of ``--config`` or the run to resume.
-
-    ``prog`` is what ``--help`` calls the program.
-    """
+    """The configuration from the command line, on top of ``--config`` or the run to resume."""
     import tyro
 
     argv = _known_flags(config_class, sys.argv[1:] if argv is None else argv)
     given = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
     implied = config_class.implied(given)
-    source = option(argv, "--config")
-    out = option(argv, "--out")
+    source, out = option(argv, "--config"), option(argv, "--out")
     if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
-        source = str(Path(out) / "config.yaml")
+        source = f"{out}/config.yaml"
     groups: Any = tyro.cli(
         _groups(config_class, None if source is None else config_from_yaml(config_class, source)),
         args=argv,
@@ -46,10 +42,7 @@ def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | 
 
 
 def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:
-    """Parse the command line and call ``main``; a user's mistake ends in one sentence.
-
-    Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
-    """
+    """Parse the command line and call ``main``; a user's mistake ends in one sentence."""
     guard(lambda: main(parse(config_class, argv)))
 
 
