@@ -128,8 +128,6 @@ class Update:
             self._graph.rebind()
         self._set_rates()
 
-    # ---- the parts of a step -------------------------------------------------------------
-
     def _eager_step(self, batch: TensorDictBase) -> dict[str, Tensor]:
         for p in self._parameters:
             p.grad = None  # whatever other code has left there

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from composerl._lazy import lazy
 
 if TYPE_CHECKING:
-    from composerl.config.fields import MAY_CHANGE, Section, may_change
+    from composerl.config.fields import MAY_CHANGE, Section, may_change, suggest
     from composerl.config.flags import cli, option, parse
     from composerl.config.kinds import (
         OfflineConfig,
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
         WorldModelConfig,
     )
     from composerl.config.rules import Count, Finite, NonNegative, Positive, Rule, Share, Whole
-    from composerl.config.settings import (
-        LRSchedule,
-        RunConfig,
-        config_from_yaml,
-        config_to_dict,
-        suggest,
-    )
+    from composerl.config.settings import LRSchedule, RunConfig, config_from_yaml, config_to_dict
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

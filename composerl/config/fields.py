@@ -1,15 +1,16 @@
-"""Fields of a configuration: how they were declared, their sections, their help."""
+"""Fields of a configuration: how they were declared, their sections, help and names."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import textwrap
 import typing
 from itertools import pairwise
 from typing import Any, ClassVar
 
-__all__ = ["MAY_CHANGE", "Section", "declarations", "docs", "may_change", "sections"]
+__all__ = ["MAY_CHANGE", "Section", "declarations", "docs", "may_change", "sections", "suggest"]
 
 #: Of a field that may change when a run is resumed, as it does not alter the training itself:
 #: ``Annotated[Count, MAY_CHANGE]``. Declared again in a subclass, the field keeps the mark.
@@ -78,3 +79,25 @@ def docs(config_class: type) -> dict[str, str]:
                 ):
                     found[name] = inspect.cleandoc(words)
     return found
+
+
+#: What other libraries call the same thing.
+_SYNONYMS = {
+    "learning_rate": "lr", "discount": "gamma", "total_timesteps": "steps", "num_steps": "steps",
+    "iterations": "steps", "environment": "env", "env_id": "env", "hidden_sizes": "hidden",
+    "polyak": "tau", "random_seed": "seed", "output": "out", "data": "dataset",
+}  # fmt: skip
+
+
+def suggest(name: str, known: set[str], *, flags: bool = False) -> str:
+    """What an unknown name may have been meant to be, as the end of a sentence."""
+
+    def show(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if flags else name
+
+    names = {name: name for name in known}
+    names |= {other: name for other, name in _SYNONYMS.items() if name in known}
+    near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {show(names[near[0]])}?"
+    return f"known are {', '.join(show(name) for name in sorted(known))}"

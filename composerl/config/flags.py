@@ -11,8 +11,8 @@ from dataclasses import MISSING, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from composerl.config.fields import declarations, docs, sections
-from composerl.config.settings import RunConfig, config_from_yaml, suggest
+from composerl.config.fields import declarations, docs, sections, suggest
+from composerl.config.settings import RunConfig, config_from_yaml
 from composerl.errors import guard
 
 __all__ = ["cli", "option", "parse"]

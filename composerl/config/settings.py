@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from composerl._files import read_yaml
-from composerl.config.fields import MAY_CHANGE, Section, declarations
+from composerl.config.fields import MAY_CHANGE, Section, declarations, suggest
 from composerl.config.rules import Count, Rule, coerce
 
-__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "suggest"]
+__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict"]
 
 #: The names that :func:`composerl.optim.lr_schedule` knows.
 LRSchedule = Literal["constant", "linear", "cosine", "step"]
@@ -115,25 +114,3 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
         return config_class(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-#: What other libraries call the same thing.
-_SYNONYMS = {
-    "learning_rate": "lr", "discount": "gamma", "total_timesteps": "steps", "num_steps": "steps",
-    "iterations": "steps", "environment": "env", "env_id": "env", "hidden_sizes": "hidden",
-    "polyak": "tau", "random_seed": "seed", "output": "out", "data": "dataset",
-}  # fmt: skip
-
-
-def suggest(name: str, known: set[str], *, flags: bool = False) -> str:
-    """What an unknown name may have been meant to be, as the end of a sentence."""
-
-    def show(name: str) -> str:
-        return f"--{name.replace('_', '-')}" if flags else name
-
-    names = {name: name for name in known}
-    names |= {other: name for other, name in _SYNONYMS.items() if name in known}
-    near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {show(names[near[0]])}?"
-    return f"known are {', '.join(show(name) for name in sorted(known))}"

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
-__all__ = ["env_name", "make_with"]
+__all__ = ["Env", "env_name", "make_with"]
+
+#: A gymnasium id, or a function that makes an environment.
+Env = str | Callable[..., Any]
 
 #: Arguments of ``gymnasium.make`` itself.
 _OWN = ("max_episode_steps", "disable_env_checker")
 
 
-def env_name(env: str | Callable[..., Any]) -> str:
+def env_name(env: Env) -> str:
     """What to call an environment in a message: its id, or the name of its factory."""
     return env if isinstance(env, str) else getattr(env, "__name__", "a factory")
 
 
 def make_with(
-    make: Callable[..., Any],
-    env: str | Callable[..., Any],
-    kwargs: Mapping[str, Any],
-    settings: Collection[str] = (),
+    make: Callable[..., Any], env: Env, kwargs: Mapping[str, Any], settings: Iterable[str] = ()
 ) -> Any:
     """Call ``make(**kwargs)`` for an environment; also ``settings`` are named as what it takes."""
     try:
@@ -41,9 +41,7 @@ def make_with(
         raise ValueError(f"{named} does not take {', '.join(unknown)}; it takes {takes}") from error
 
 
-def _unknown(
-    env: str | Callable[..., Any], kwargs: Mapping[str, Any], message: str
-) -> tuple[list[str], list[str]]:
+def _unknown(env: Env, kwargs: Mapping[str, Any], message: str) -> tuple[list[str], list[str]]:
     """Those of the keyword arguments that an environment does not take, and those it takes."""
     creator: Any = env
     if isinstance(env, str):

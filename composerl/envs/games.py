@@ -8,12 +8,6 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FrameStackObservation,
-    TimeLimit,
-    TransformObservation,
-)
 
 from composerl.envs.arguments import make_with
 
@@ -98,7 +92,7 @@ def _open_minatar(name: str, settings: dict[str, Any], options: dict[str, Any]) 
         register_envs()
     game = _MinAtar(make_with(partial(gym.make, name), name, options, ["limit"]))
     game.metadata = {"render_modes": []}  # its rgb_array asks for seaborn
-    return TimeLimit(game, settings.get("limit", 10_000))
+    return gym.wrappers.TimeLimit(game, settings.get("limit", 10_000))
 
 
 class _MinAtar(gym.ObservationWrapper):
@@ -106,8 +100,7 @@ class _MinAtar(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        height, width, planes = _shape(env)
-        self.observation_space = gym.spaces.Box(0, 255, (planes, height, width), np.uint8)
+        self.observation_space = _channels_first(env)
 
     def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
         found = super().reset(**options)
@@ -120,9 +113,9 @@ class _MinAtar(gym.ObservationWrapper):
         return np.ascontiguousarray(observation.transpose(2, 0, 1)).astype(np.uint8) * 255
 
 
-def _shape(env: gym.Env) -> tuple[int, ...]:
-    assert env.observation_space.shape is not None  # of an image
-    return env.observation_space.shape
+def _channels_first(env: gym.Env) -> gym.spaces.Box:
+    height, width, channels = env.observation_space.shape or ()
+    return gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
 
 
 def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
@@ -139,28 +132,23 @@ def _open_atari(name: str, settings: dict[str, Any], options: dict[str, Any]) ->
     # The frames are read from the emulator: what the environment itself copies is not looked at.
     game = make_with(partial(gym.make, name, **own), name, options, _SETTINGS)
     skip, size = settings.get("repeat", 4), settings.get("size", 84)
-    tell = settings.get("life_loss", False)
-    screen: gym.Env = _Atari(
-        game, tell, frame_skip=skip, screen_size=size, grayscale_obs=not colour
-    )
+    tell, grey = settings.get("life_loss", False), not colour
+    screen: gym.Env = _Atari(game, tell, frame_skip=skip, screen_size=size, grayscale_obs=grey)
     if "limit" in settings:
-        screen = TimeLimit(screen, settings["limit"])
+        screen = gym.wrappers.TimeLimit(screen, settings["limit"])
     if stack == 1:
         return screen
-    channels, height, width = _shape(screen)
-    joined = gym.spaces.Box(0, 255, (stack * channels, height, width), np.uint8)
-    return TransformObservation(
-        FrameStackObservation(screen, stack), lambda obs: obs.reshape(joined.shape), joined
-    )
+    channels, *sides = screen.observation_space.shape or ()
+    stacked = gym.wrappers.FrameStackObservation(screen, stack)
+    return gym.wrappers.ReshapeObservation(stacked, (stack * channels, *sides))
 
 
-class _Atari(AtariPreprocessing):
+class _Atari(gym.wrappers.AtariPreprocessing):
     """Gymnasium's preparation, with channels first, the true last frame and lost lives told."""
 
     def __init__(self, env: gym.Env, tell: bool, **options: Any) -> None:
         super().__init__(env, grayscale_newaxis=True, **options)
-        height, width, channels = _shape(self)
-        self.observation_space = gym.spaces.Box(0, 255, (channels, height, width), np.uint8)
+        self.observation_space = _channels_first(self)
         self._tell = tell
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,15 +10,13 @@ import gymnasium as gym
 import numpy as np
 
 import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
-from composerl.envs.arguments import env_name, make_with
+from composerl.envs.arguments import Env, env_name, make_with
 from composerl.envs.games import PREFIXES, open_game
 
 __all__ = ["FlatBox", "env_name", "flat_space", "open_gym"]
 
 
-def open_gym(
-    env: str | Callable[..., Any], *, render_mode: str | None = None, **kwargs: Any
-) -> Any:
+def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
     """Make an environment from its gymnasium id or factory; an unknown id says what is near.
 
     A Dict or Tuple of Boxes is flattened to one vector, in the order of
