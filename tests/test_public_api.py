@@ -59,6 +59,7 @@ def test_promised_names():
 BELOW = {
     "_lazy": set(),
     "_files": set(),
+    "_private": set(),
     "errors": set(),
     "config": {"errors"},
     "envs": set(),
@@ -108,7 +109,7 @@ def test_imports_go_one_way():
         mine = parts[0]
         for name, _ in imports_of(path):
             where = room(name)
-            allowed = BELOW[mine] | {mine, "_lazy", "_files", "__version__"}
+            allowed = BELOW[mine] | {mine, "_lazy", "_files", "_private", "__version__"}
             assert where in allowed, (
                 f"{path.relative_to(ROOT)} imports {name}: {mine} may only import {BELOW[mine]}"
             )

@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from composerl._private import unchecked_tensordict
 from composerl.data.collect.inside import Inside, apply
 
 _log = logging.getLogger(__name__)
@@ -196,9 +197,8 @@ class Steps:
         for key in self.said[0]:
             root[key] = torch.stack([said[key] for said in self.said], len(size) - 1)
         root["observation"] = tensor(self.obs)
-        # Transforms of single numbers do to the batch what they do to each step. The public
-        # constructor checks every entry again: for a short batch, as long as all else.
-        root["next"] = TensorDict._new_unsafe(
+        # Transforms of single numbers do to the batch what they do to each step.
+        root["next"] = unchecked_tensordict(
             {
                 "observation": apply(self.inside.observation, tensor(self.next_obs)),
                 "reward": apply(self.inside.reward, tensor(self.reward)),
@@ -209,5 +209,5 @@ class Steps:
         )
         if ids:
             traj_ids = {"traj_ids": tensor(self.ids)}
-            root["collector"] = TensorDict._new_unsafe(traj_ids, size, names=names)
-        return TensorDict._new_unsafe(root, size, names=names)
+            root["collector"] = unchecked_tensordict(traj_ids, size, names=names)
+        return unchecked_tensordict(root, size, names=names)

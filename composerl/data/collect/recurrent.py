@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, RandomPolicy
 
+from composerl._private import unchecked_tensordict
 from composerl.data.collect.inside import apply
 from composerl.data.collect.live import Live, for_gym
 from composerl.data.collect.vector import VectorCollector
@@ -151,8 +152,7 @@ class RecordCollector(VectorCollector):
         records = {key: torch.from_numpy(array) for key, array in arrays.items()}
         gains = apply(self._inside.reward, records["reward"])
         records["reward"] = gains.masked_fill(records["first"], 0.0)
-        # The public constructor checks every entry again: for one step, as long as all else.
-        return TensorDict._new_unsafe(records, torch.Size(shape))
+        return unchecked_tensordict(records, torch.Size(shape))
 
     def _choose(self, live: Live) -> Tensor:
         """Actions ``(environments, ...)`` for the observations; the policy remembers them."""

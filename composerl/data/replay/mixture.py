@@ -10,6 +10,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import ReplayBuffer
 
+from composerl._private import unchecked_tensordict
+
 __all__ = ["MixedReplayBuffer"]
 
 
@@ -94,4 +96,4 @@ def _join(first: TensorDictBase, second: TensorDictBase) -> TensorDictBase:
         for key in a
         if key in b
     }
-    return type(first)._new_unsafe(joined, shape)
+    return unchecked_tensordict(joined, shape)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torchrl._utils import logger
+from torchrl import torchrl_logger as logger
 from torchrl.data import PrioritizedSampler as _TorchRLSampler
 from torchrl.data.replay_buffers.samplers import prioritized as _torchrl
 
@@ -111,18 +111,18 @@ class PrioritizedSampler(_TorchRLSampler):
         if _torchrl.SumSegmentTreeFp32 is not None:
             super()._init()
             return
-        self._sum_tree = _SumGroups(self._max_capacity)
-        self._min_tree = _MinGroups(self._max_capacity)
+        self._sum_tree = _SumGroups(self.max_size)
+        self._min_tree = _MinGroups(self.max_size)
         self._max_priority = None
 
     def state_dict(self) -> dict[str, Any]:
         """Priorities (to the power alpha) and the largest one so far."""
-        every = torch.arange(self._max_capacity)
+        every = torch.arange(self.max_size)
         stored = torch.as_tensor(self._sum_tree[every])
         largest, row = self._max_priority
         return {
-            "alpha": self._alpha,
-            "beta": self._beta,
+            "alpha": self.alpha,
+            "beta": self.beta,
             # Rows never written are zero and come last, unless the storage is full.
             "priorities": stored[: int((stored > 0).sum())].clone(),
             "largest": None if largest is None else float(largest),

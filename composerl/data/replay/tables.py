@@ -9,6 +9,8 @@ import torch
 from tensordict import TensorDict, unravel_key
 from torch import Tensor
 
+from composerl._private import unchecked_tensordict
+
 __all__ = ["Column", "Layout", "nested", "pack", "path_of", "split"]
 
 Column = tuple[str, ...]
@@ -57,8 +59,7 @@ def nested(columns: Mapping[Column, Tensor], shape: torch.Size) -> TensorDict:
 
 
 def _tensordict(values: Mapping[str, Any], shape: torch.Size) -> TensorDict:
-    # The public constructor checks every entry again, for as long as all the rest takes.
-    return TensorDict._new_unsafe(
+    return unchecked_tensordict(
         {k: _tensordict(v, shape) if isinstance(v, dict) else v for k, v in values.items()}, shape
     )
 
