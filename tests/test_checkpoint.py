@@ -12,6 +12,7 @@ import struct
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from composerl.bookkeeping import blocks, checkpoint
 from composerl.bookkeeping.checkpoint import load_tree, save_tree
@@ -38,6 +39,46 @@ def test_round_trip_is_exact(tmp_path):
             assert back[key] == value
             assert type(back[key]) is type(value)
     assert back[7]["integer key"] == 1.5
+
+
+def test_what_torchrl_s_states_have_comes_back(tmp_path):
+    """Shapes, devices, TensorDicts, and what a TensorDict's state says of itself."""
+    inner = TensorDict({"x": torch.arange(6).view(2, 3), "flag": torch.ones(2, 3)}, [2, 3])
+    content = TensorDict({"a": torch.randn(2), "inner": inner}, [2], device="cpu")
+    tree = {"size": torch.Size([2, 3]), "device": torch.device("cpu"), "content": content}
+    tree |= {"state": content.state_dict(), "module": torch.nn.Linear(2, 1).state_dict()}
+    save_tree(tmp_path / "a", "checkpoint", tree)
+    back = load_tree(tmp_path / "a", "checkpoint")
+    for key in ("size", "device"):
+        assert back[key] == tree[key]
+        assert type(back[key]) is type(tree[key])
+    assert back["state"]._metadata == tree["state"]._metadata
+    again = TensorDict().load_state_dict(back["state"], strict=False)
+    for got in (back["content"], again):
+        assert got.batch_size == (2,)
+        assert got["inner"].batch_size == (2, 3)
+        assert (got == content).all()
+    torch.nn.Linear(2, 1).load_state_dict(back["module"])
+
+
+@pytest.mark.parametrize("number", [10, 2_000_000])
+def test_memory_that_was_never_written_is_not_taken_for_damage(number, tmp_path):
+    """Flags of other bytes than 0 and 1, as a buffer has them beyond its last row."""
+    odd = torch.full((number,), 171, dtype=torch.uint8).view(torch.bool)
+    odd[0] = False
+    save_tree(tmp_path / "a", "checkpoint", {"flags": odd, "one": odd[3]})
+    back = load_tree(tmp_path / "a", "checkpoint")
+    assert not back["flags"][0]
+    assert back["flags"][1:].all()
+    assert back["one"]
+
+
+def test_a_device_that_is_none_is_refused(tmp_path):
+    save_tree(tmp_path / "a", "thing", {"device": torch.device("cpu")})
+    content = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(content.replace(b'\\"cpu\\"', b'\\"cpx\\"'))
+    with pytest.raises(ValueError, match="damaged or not a thing file"):
+        load_tree(tmp_path / "a", "thing")
 
 
 def test_shared_tensor_is_stored_once(tmp_path):

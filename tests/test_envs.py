@@ -80,14 +80,14 @@ class Wide(gym.Env):
         return np.full(2, float(self.t)), 1.0, self.t == 3, False, {}
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("num_envs", [None, 1, 3])
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", Wide])
 def test_torchrl_environment(env, num_envs):
     made = make_env(env, num_envs, seed=0)
     assert isinstance(made, EnvBase)
     check_env_specs(made)
     assert made.observation_spec["observation"].dtype == torch.float32
-    assert made.batch_size == torch.Size([] if num_envs == 1 else [num_envs])
+    assert made.batch_size == torch.Size([] if num_envs is None else [num_envs])
     assert Spaces.of(made) == Spaces.of(env)
 
 
@@ -236,7 +236,7 @@ def layers(env):
     return [type(layer) for layer in env.transform]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("num_envs", [None, 1, 3])
 def test_transforms_follow_the_cast(num_envs):
     """A flat list over the wrapped gymnasium environments, which a collector can look at."""
     norm = ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"])
@@ -244,7 +244,7 @@ def test_transforms_follow_the_cast(num_envs):
     assert layers(made) == [DoubleToFloat, ObservationNorm, RewardScaling]
     assert type(made.base_env) is GymWrapper
     inner = made.base_env._env
-    assert isinstance(inner, SyncVectorEnv if num_envs > 1 else Wide)
+    assert isinstance(inner, Wide if num_envs is None else SyncVectorEnv)
     rollout, plain = made.rollout(3), make_env(Wide, num_envs, seed=0).rollout(3)
     assert torch.equal(rollout["observation"], 1.0 + 2.0 * plain["observation"])
     assert torch.equal(rollout["next", "reward"], 3.0 * plain["next", "reward"])
@@ -253,7 +253,7 @@ def test_transforms_follow_the_cast(num_envs):
 
 def test_transforms_are_copied_and_may_be_one_alone():
     clip, frames = RewardClipping(-1.0, 1.0), CatFrames(3, -1, in_keys=["observation"])
-    one, other = (make_env(Counted, number, transforms=(clip, frames)) for number in (1, 2))
+    one, other = (make_env(Counted, number, transforms=(clip, frames)) for number in (None, 2))
     assert one.rollout(5)["next", "reward"].unique().tolist() == [1.0]
     assert other.rollout(5)["observation"].shape == (2, 4, 6)
     assert Spaces.of(one) == Spaces.of(other) == Spaces(obs_shape=(6,), num_actions=2)
@@ -265,7 +265,7 @@ def test_transforms_are_copied_and_may_be_one_alone():
     assert isinstance(alone.transform, RewardClipping)
 
 
-@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("num_envs", [None, 1, 2])
 def test_transforms_of_a_torchrl_environment(num_envs):
     def make(**kwargs):
         return GymEnv("Pendulum-v1", **kwargs)
@@ -273,8 +273,8 @@ def test_transforms_of_a_torchrl_environment(num_envs):
     made = make_env(make, num_envs, transforms=[StepCounter()], g=5.0, seed=0)
     assert made.rollout(4)["step_count"].flatten().tolist()[:4] == [0, 1, 2, 3]
     base = made.base_env
-    assert isinstance(base, SerialEnv if num_envs == 2 else GymEnv)
-    assert (base._envs[1] if num_envs == 2 else base).unwrapped.g == 5.0
+    assert isinstance(base, GymEnv if num_envs is None else SerialEnv)
+    assert (base if num_envs is None else base._envs[-1]).unwrapped.g == 5.0
 
 
 def test_spaces_are_read_from_specs():

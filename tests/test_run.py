@@ -17,6 +17,13 @@ import numpy as np
 import pytest
 import torch
 from recipes.harness import RECIPES
+from tensordict import TensorDict
+from torchrl.data import (
+    LazyTensorStorage,
+    RandomSampler,
+    SamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+)
 from wandb_reader import read_wandb
 
 import composerl
@@ -203,6 +210,37 @@ def test_resume_with_more_steps_goes_on(tmp_path):
 
     whole = [key(row) for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
     assert [key(row) for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == whole
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])
+def test_a_stock_buffer_is_tracked_and_resumes(sampler, tmp_path):
+    """TorchRL's own buffer, storage and sampler: stopped after 5 of 9 steps, it draws the same."""
+
+    def fill(out, steps, resume=False):
+        run = Run(Config(out=out, steps=steps, save_every=1, resume=resume), name="toy")
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(12), sampler=sampler(), batch_size=4
+        )
+        policy, drawn = actor(), []
+        run.track(buffer=buffer)
+        for step in run.steps(steps):
+            number = torch.arange(2 * step, 2 * step + 2)
+            nested = {"next": {"done": number.unsqueeze(1) % 5 == 0}, "x": torch.rand(2, 3)}
+            buffer.extend(TensorDict({"number": number, **nested}, [2]))
+            drawn.append(buffer.sample().to_dict())
+            run.log({"loss_x": 0.0})
+            run.evaluate(policy)
+        run.finish(policy)
+        return drawn
+
+    whole = fill(tmp_path / "whole", 9)
+    first = fill(tmp_path / "run", 5)
+    rest = fill(tmp_path / "run", 9, resume=True)
+    assert (len(first), len(rest)) == (5, 4)
+    for got, expected in zip(first + rest, whole, strict=True):
+        assert torch.equal(got["number"], expected["number"])
+        assert torch.equal(got["x"], expected["x"])
+        assert torch.equal(got["next"]["done"], expected["next"]["done"])
 
 
 def test_early_stopping_by_target_and_patience(tmp_path):

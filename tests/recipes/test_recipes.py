@@ -207,4 +207,4 @@ def test_help_and_wrong_flags_answer_without_torch_wandb_or_files(path, tmp_path
         assert "IMPORTED []" in done.stdout
         assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
-    assert len(path.read_text().splitlines()) <= 130, "a recipe fits on a screen or two"
+    assert len(path.read_text().splitlines()) <= 120, "a recipe fits on a screen or two"
