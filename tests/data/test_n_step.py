@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -175,6 +176,46 @@ def test_a_collector_that_is_reset_leaves_a_gap():
         if drawn["steps_to_next_obs"][k] < 4 and not drawn["next", "done"][k]:
             crossed += 1
     assert crossed > 20  # rows that stopped at a gap
+
+
+class Moody(gym.Env):
+    """Does not repeat itself: each environment has observations of its own."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    made = 0
+
+    def __init__(self):
+        Moody.made += 1
+        self.base = 1000.0 * Moody.made
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.full(1, self.base, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.full(1, self.base + self.t, np.float32), 1.0, False, False, {}
+
+
+def test_environments_that_cannot_be_brought_back_leave_a_gap(tmp_path):
+    """Five steps of two environments, a resume that ends up elsewhere, five more."""
+
+    def make():
+        collector = VectorCollector(make_env(Moody, 2), None, frames_per_batch=2, seed=0)
+        return ahead(3, 1.0, 2, 100), collector
+
+    one, other = make(), make()
+    for _ in range(5):
+        one[0].extend(one[1].next().reshape(-1))
+    for old, new in zip(one, other, strict=True):
+        through_a_file(tmp_path, old, new)
+    for _ in range(5):
+        other[0].extend(other[1].next().reshape(-1))
+    batch = other[0].sample()
+    assert batch["steps_to_next_obs"].view(10, 2).tolist() == 2 * ([[3, 3]] * 3 + [[2, 2], [1, 1]])
+    gone = batch["next", "observation"] - batch["observation"]
+    assert torch.equal(gone, batch["steps_to_next_obs"].float())
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
