@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from composerl.losses import DynamicsLoss
 __all__ = ["DynamicsFit"]
 
 
+@dataclass(eq=False, repr=False)
 class DynamicsFit:
     """Fits an ensemble to transitions, each time from the weights that it has.
 
@@ -40,35 +42,27 @@ class DynamicsFit:
             ``holdout_mse`` (mean of the elites), ``epochs``, ``rows``. Empty before the first.
     """
 
-    def __init__(
-        self,
-        update: Any,
-        *,
-        batch_size: int = 256,
-        holdout: float = 0.2,
-        max_holdout: int = 5000,
-        patience: int = 5,
-        min_gain: float = 0.01,
-        max_epochs: int | None = None,
-    ) -> None:
-        if not isinstance(update.loss, DynamicsLoss) or not update.loss.per_member:
+    update: Any
+    _: KW_ONLY
+    batch_size: int = 256
+    holdout: float = 0.2
+    max_holdout: int = 5000
+    patience: int = 5
+    min_gain: float = 0.01
+    max_epochs: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        loss = self.update.loss
+        if not isinstance(loss, DynamicsLoss) or not loss.per_member:
             raise ValueError("DynamicsFit needs the Update of a DynamicsLoss with per_member=True")
-        if not 0 < holdout < 1:
-            raise ValueError(f"holdout must be in (0, 1), got {holdout}")
-        if not 0 <= min_gain < 1:
-            raise ValueError(f"min_gain must be in [0, 1), got {min_gain}")
-        counts = {"batch_size": batch_size, "max_holdout": max_holdout, "patience": patience}
-        for name, value in (counts | {"max_epochs": max_epochs}).items():
-            if value is not None and value < 1:
+        if not 0 < self.holdout < 1:
+            raise ValueError(f"holdout must be in (0, 1), got {self.holdout}")
+        if not 0 <= self.min_gain < 1:
+            raise ValueError(f"min_gain must be in [0, 1), got {self.min_gain}")
+        for name in ("batch_size", "max_holdout", "patience", "max_epochs"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.update = update
-        self.metrics: dict[str, float] = {}
-        self._batch_size = batch_size
-        self._holdout = holdout
-        self._max_holdout = max_holdout
-        self._patience = patience
-        self._min_gain = min_gain
-        self._max_epochs = max_epochs
 
     def __call__(self, data: TensorDictBase) -> dict[str, float]:
         """Fit to these transitions, of any batch shape; returns the metrics."""
@@ -81,12 +75,12 @@ class DynamicsFit:
         best = loss.holdout_mse(judge)
         reference, weights = best, [p.detach().clone() for p in model.parameters()]
         epochs = stale = 0
-        while stale < self._patience and epochs != self._max_epochs:
+        while stale < self.patience and epochs != self.max_epochs:
             shuffled = bootstrap.gather(1, torch.rand(members, len(train)).argsort(1))
-            steps = [self.update(train[rows]) for rows in shuffled.split(self._batch_size, 1)]
+            steps = [self.update(train[rows]) for rows in shuffled.split(self.batch_size, 1)]
             mse = loss.holdout_mse(judge)
             # A comparison is false for NaN: a member that diverges goes back to where it was.
-            better, gained = mse < best, mse < reference * (1 - self._min_gain)
+            better, gained = mse < best, mse < reference * (1 - self.min_gain)
             best, reference = torch.where(better, mse, best), torch.where(gained, mse, reference)
             weights = [
                 torch.where(better.reshape(-1, *[1] * (p.ndim - 1)), p.detach(), w)
@@ -113,8 +107,8 @@ class DynamicsFit:
         self.metrics = dict(state["metrics"])
 
     def _split(self, rows: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        held = min(int(len(rows) * self._holdout), self._max_holdout)
+        held = min(int(len(rows) * self.holdout), self.max_holdout)
         if held < 1:
-            raise ValueError(f"holdout={self._holdout} of {len(rows)} rows leaves none to judge by")
+            raise ValueError(f"holdout={self.holdout} of {len(rows)} rows leaves none to judge by")
         order = torch.randperm(len(rows))
         return rows[order[held:]], rows[order[:held]]

@@ -69,29 +69,25 @@ class _AdamGroup:
         p.sub_(mean / (square.sqrt() / self.root + self.group["eps"]) * self.step_size)
 
 
+@dataclass(eq=False, repr=False)
 class GraphStep:
     """Calls the compiled update; optimizers other than plain Adam and AdamW step after it."""
 
-    def __init__(
-        self,
-        loss: LossModule,
-        parameters: Sequence[nn.Parameter],
-        optimizers: Sequence[Optimizer],
-        max_grad_norm: float | None,
-        move_targets: Callable[[], None],
-    ) -> None:
+    loss: LossModule
+    parameters: Sequence[nn.Parameter]
+    optimizers: Sequence[Optimizer]
+    max_grad_norm: float | None
+    move_targets: Callable[[], None]
+
+    def __post_init__(self) -> None:
         # The cache must outlive the process: compiling takes half a minute, loading seconds.
         cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "composerl" / "inductor"))
         import torch._dynamo
 
         torch._dynamo.config.trace_autograd_ops = True
-        self._loss = loss
-        self._parameters = list(parameters)
-        self._max_grad_norm = max_grad_norm
-        self._move_targets = move_targets
-        self._inside = [opt for opt in optimizers if _is_simple_adam(opt)]
-        self._after = [opt for opt in optimizers if opt not in self._inside]
+        self._inside = [opt for opt in self.optimizers if _is_simple_adam(opt)]
+        self._after = [opt for opt in self.optimizers if opt not in self._inside]
         self.rebind()
         self._compiled = torch.compile(self._step, fullgraph=True)
 
@@ -104,7 +100,7 @@ class GraphStep:
                 for p in group["params"]:
                     groups[p] = adam
                     adam.steps = max(adam.steps, int(adam_state(optimizer, p)["step"]))
-        self._groups = [groups.get(p) for p in self._parameters]
+        self._groups = [groups.get(p) for p in self.parameters]
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """One step."""
@@ -112,37 +108,37 @@ class GraphStep:
             adam.advance()
         metrics, grads = self._compiled(batch)
         if self._after:
-            for p, grad in zip(self._parameters, grads, strict=True):
+            for p, grad in zip(self.parameters, grads, strict=True):
                 p.grad = grad
             for optimizer in self._after:
                 optimizer.step()
                 optimizer.zero_grad()
-            self._move_targets()
+            self.move_targets()
         return metrics
 
     def write_steps(self) -> None:
         """Put the count where torch.optim keeps it, so that eager and compiled states agree."""
-        for p, adam in zip(self._parameters, self._groups, strict=True):
+        for p, adam in zip(self.parameters, self._groups, strict=True):
             if adam is not None:
                 adam.optimizer.state[p]["step"].fill_(adam.steps)
 
     def _step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        out = self._loss(batch)
-        grads = list(torch.autograd.grad(total(out), self._parameters, allow_unused=True))
+        out = self.loss(batch)
+        grads = list(torch.autograd.grad(total(out), self.parameters, allow_unused=True))
         rest: list[Tensor | None] = []
         with torch.no_grad():
             norm = torch.stack([g.norm() for g in grads if g is not None]).norm()
-            if self._max_grad_norm is not None:
-                factor = clip_factor(norm, self._max_grad_norm)
+            if self.max_grad_norm is not None:
+                factor = clip_factor(norm, self.max_grad_norm)
                 grads = [None if g is None else g * factor for g in grads]
-            for p, grad, adam in zip(self._parameters, grads, self._groups, strict=True):
+            for p, grad, adam in zip(self.parameters, grads, self._groups, strict=True):
                 if adam is not None and grad is not None:
                     adam.step(p, grad)
             if self._after:
                 # These optimizers step outside, and the targets must wait for their weights.
                 rest = [g if a is None else None for g, a in zip(grads, self._groups, strict=True)]
             else:
-                self._move_targets()
+                self.move_targets()
         return {key: value.detach() for key, value in out.items()} | {"grad_norm": norm}, rest
 
 
