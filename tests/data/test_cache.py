@@ -18,7 +18,7 @@ from composerl.data.offline.checks import KEYS
 def test_the_cache_is_used(cache, monkeypatch):
     made = generate("CartPole-v1", "random", 100, 0)
     assert [path.suffix for path in cache.iterdir()] == [".npz"]
-    monkeypatch.setattr(generation, "_roll_out", None)
+    monkeypatch.setattr(generation, "play_episodes", None)
     again = generate("CartPole-v1", "random", 100, 0)
     assert isinstance(again, Dataset)
     for key in KEYS:

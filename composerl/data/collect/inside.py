@@ -113,11 +113,10 @@ def _is_simple(layer: Transform, ndim: int) -> bool:
     if layer.in_keys_inv:  # it would change actions
         return False
     ndim = ndim if layer.in_keys == ["observation"] else 1
+    # Another type than float32 would change that of the entry.
     return all(
-        buffer.device.type == "cpu"
-        and buffer.ndim <= ndim
-        and (buffer.ndim == 0 or buffer.dtype == torch.float32)  # others would change the type
-        for buffer in layer.buffers()
+        x.device.type == "cpu" and x.ndim <= ndim and (not x.ndim or x.dtype == torch.float32)
+        for x in layer.buffers()
     )
 
 
@@ -143,19 +142,15 @@ def asks_at_steps(options: dict[str, Any]) -> bool:
     if options.get("replay_buffer") is not None and not options.get("extend_buffer", True):
         return True  # each step is written to the buffer
     return any(
-        not (name in _HARMLESS or value is None or (isinstance(value, (bool, int)) and not value))
-        for name, value in options.items()
+        name not in _HARMLESS and value not in (None, False) for name, value in options.items()
     )
 
 
 class Asking:
     """Gives a policy the environments' observations, gives back what it writes, on the CPU.
 
-    Args:
-        policy: as the collector was given it; one with ``explore(observation) -> action`` is
-            called by that when it is to explore.
-        wrapped: the same, made to take TensorDicts.
-        env: whose actions it gives.
+    ``wrapped`` is the policy, made to take TensorDicts. One with ``explore(observation) ->
+    action`` is called by that when it is to explore.
     """
 
     def __init__(

@@ -158,13 +158,7 @@ def for_gym(action: Tensor, space: gym.Space) -> Any:
 
 
 class Steps:
-    """Buffers ``(environments, time, ...)`` that a rollout writes to.
-
-    Args:
-        seen: the environments' observations as the policy sees them.
-        inside: the environments and their transforms.
-        number: of steps of each environment.
-    """
+    """Buffers ``(environments, time, ...)`` that a rollout writes to."""
 
     def __init__(self, seen: np.ndarray, inside: Inside, number: int) -> None:
         shape = (len(seen), number)
@@ -179,12 +173,7 @@ class Steps:
         self.said: list[dict[str, Tensor]] = []  # what the policy wrote, step by step
 
     def tensordict(self, *, ids: bool, single: bool) -> TensorDict:
-        """The batch in TorchRL's layout.
-
-        Args:
-            ids: with the episodes' ids.
-            single: without the dimension of the environments, of which there is one.
-        """
+        """The batch in TorchRL's layout; ``single`` has no dimension of environments."""
 
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array[0] if single else array)
@@ -198,15 +187,11 @@ class Steps:
             root[key] = torch.stack([said[key] for said in self.said], len(size) - 1)
         root["observation"] = tensor(self.obs)
         # Transforms of single numbers do to the batch what they do to each step.
-        root["next"] = unchecked_tensordict(
-            {
-                "observation": apply(self.inside.observation, tensor(self.next_obs)),
-                "reward": apply(self.inside.reward, tensor(self.reward)),
-                **ends,
-            },
-            size,
-            names=names,
-        )
+        following = {
+            "observation": apply(self.inside.observation, tensor(self.next_obs)),
+            "reward": apply(self.inside.reward, tensor(self.reward)),
+        }
+        root["next"] = unchecked_tensordict(following | ends, size, names=names)
         if ids:
             traj_ids = {"traj_ids": tensor(self.ids)}
             root["collector"] = unchecked_tensordict(traj_ids, size, names=names)

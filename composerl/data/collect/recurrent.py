@@ -46,15 +46,9 @@ class RecordCollector(VectorCollector):
     Seeds, metrics and checkpoints are those of :class:`~composerl.data.VectorCollector`: loading
     a ``state_dict`` plays the episodes under way again, and gives the policy its state back.
 
-    Args:
-        create_env_fn: an environment of :func:`composerl.envs.make_env`, or a function for it.
-        policy: what acts; None acts at random.
-
-    Keyword Args:
-        frames_per_batch: records of :meth:`next`, over all environments together; one of each
-            environment by default.
-        kwargs: of :class:`~composerl.data.VectorCollector` (``seed``, ``init_random_frames``,
-            ``total_frames``, ``postproc``, ``replay_buffer``, ...).
+    Arguments are those of :class:`~composerl.data.VectorCollector`, over an environment of
+    :func:`composerl.envs.make_env`; ``frames_per_batch`` is one record of each environment by
+    default.
     """
 
     _remembers = True
@@ -78,8 +72,7 @@ class RecordCollector(VectorCollector):
         env = create_env_fn if isinstance(create_env_fn, EnvBase) else create_env_fn()
         kwargs.setdefault("track_traj_ids", False)
         frames = frames_per_batch or max(1, env.batch_size.numel())
-        # Trusted and without buffers, as TorchRL would try it once, and the environment holds no
-        # state for it.
+        # Else TorchRL would try the policy once, and the environment holds no state for it.
         kwargs |= {"use_buffers": False, "trust_policy": True}
         super().__init__(env, policy, frames_per_batch=frames, **kwargs)
         if not self.fast:
@@ -158,9 +151,8 @@ class RecordCollector(VectorCollector):
         """Actions ``(environments, ...)`` for the observations; the policy remembers them."""
         if isinstance(self.policy, RandomPolicy) or self._should_use_random_frames():
             self._state = None
-            return self.env.action_spec.rand().reshape(
-                -1, *(self._envs[0].action_space.shape or ())
-            )
+            action = self.env.action_spec.rand()
+            return action if self.env.batch_size else action.unsqueeze(0)
         first = torch.tensor([length == 0 for length in live.lengths], device=self._asking.device)
         if self._state is None:
             self._state = self.policy.initial(len(live.obs))

@@ -29,22 +29,20 @@ class VectorCollector(Collector):
     TensorDict per batch, five times as fast; :attr:`fast` says so. It then applies the transforms
     that take each number by itself (``DoubleToFloat``, ``RewardClipping``, ``RewardScaling``,
     ``ObservationNorm`` with a ``loc`` and ``scale`` of its own; with two of them a step of
-    Pendulum takes 32 us against TorchRL's 160). Any other environment or transform, and options
-    that need a TensorDict at each step, take TorchRL's own way.
+    Pendulum takes 32 us against TorchRL's 160). Any other environment or transform, options that
+    need a TensorDict at each step, and policies with memory (``recurrent``), whose state TorchRL
+    carries as keys, take TorchRL's own way.
 
     A policy that has ``explore(observation) -> action`` on plain tensors, as those of
-    :mod:`composerl.modules` do, is called by that, and only its action is stored. Other policies
-    are called with a TensorDict and all that they write is stored (zeros, while actions are
-    random).
-
-    A policy with memory (``recurrent``) plays in TorchRL's way, which carries its state as keys.
+    :mod:`composerl.modules` do, is called by that, and only its action is stored. Others are called
+    with a TensorDict and all that they write is stored (zeros, while actions are random).
 
     The state of an environment cannot be saved. With a ``seed``, every episode has a seed of its
     own, and a checkpoint (``state_dict``) holds, for the episodes under way, that seed and the
     actions so far: loading it plays them again, which leads to the same state. An environment
     that does not lead there is noticed by its observation, and starts a new episode. In TorchRL's
-    way episodes are not played again: every checkpoint starts new ones, seeded by the number of
-    frames so far, whether the run goes on or is resumed.
+    way every checkpoint starts new episodes, seeded by the number of frames so far, whether the run
+    goes on or is resumed.
 
     Args:
         create_env_fn: the environment, or a function that makes it.

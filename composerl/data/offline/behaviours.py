@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from composerl.envs.spaces import Spaces
 
-__all__ = ["BEHAVIOURS", "Noise", "act", "cartpole", "controller_for", "pendulum", "random_share"]
+__all__ = ["BEHAVIOURS", "act", "cartpole", "controller_for", "noise", "pendulum", "random_share"]
 
 Controller = Callable[[np.ndarray], np.ndarray]
 """Maps (n, *obs) observations to n actions: (n, A) floats in the env's bounds, or (n,) ints."""
@@ -81,44 +81,35 @@ def random_share(behaviour: str, seed: int, episode: int) -> float:
     return LEVELS[order.permutation(len(LEVELS))[place]]
 
 
-class Noise:
-    """The random part of one episode's actions, a function of its own generator only.
+def noise(
+    spaces: Spaces, share: float, jitter: bool, rng: np.random.Generator
+) -> Iterator[tuple[bool, np.ndarray, np.ndarray]]:
+    """The random part of an episode's actions, step by step, a function of its own generator only.
 
-    It is drawn in blocks: three calls to numpy for each step would cost more than the step.
+    Yields whether to act at random, the random action, and the noise on a deliberate one. They are
+    drawn in blocks: three calls to numpy for each step would cost more than the step.
     """
-
-    def __init__(self, spaces: Spaces, share: float, jitter: bool, rng: np.random.Generator):
-        self._spaces, self._rng = spaces, rng
-        self._share = max(share, _SLIPS) if jitter and spaces.discrete else share
-        self._jitter = _JITTER if jitter else 0.0
-        self._next = _BLOCK
-
-    def __next__(self) -> tuple[bool, np.ndarray, np.ndarray]:
-        """Whether to act at random, the random action, and the noise on a deliberate one."""
-        if self._next == _BLOCK:
-            self._draw()
-        step = self._next
-        self._next += 1
-        return self._replace[step], self._uniform[step], self._shift[step]
-
-    def _draw(self) -> None:
-        self._next = 0
-        self._replace = self._rng.random(_BLOCK) < self._share
-        if self._spaces.discrete:
-            self._uniform = self._rng.integers(self._spaces.action_dim, size=_BLOCK)
-            self._shift = np.zeros(_BLOCK, dtype=np.int64)
-            return
-        low, high = np.asarray(self._spaces.low), np.asarray(self._spaces.high)
-        shape = (_BLOCK, len(low))
-        self._uniform = low + (high - low) * self._rng.random(shape)
-        self._shift = self._jitter * 0.5 * (high - low) * self._rng.standard_normal(shape)
+    if jitter and spaces.discrete:
+        share = max(share, _SLIPS)
+    while True:
+        replace = rng.random(_BLOCK) < share
+        if spaces.discrete:
+            uniform = rng.integers(spaces.action_dim, size=_BLOCK)
+            shift = np.zeros(_BLOCK, dtype=np.int64)
+        else:
+            low, high = np.asarray(spaces.low), np.asarray(spaces.high)
+            shape = (_BLOCK, len(low))
+            uniform = low + (high - low) * rng.random(shape)
+            deviation = (_JITTER if jitter else 0.0) * 0.5 * (high - low)
+            shift = deviation * rng.standard_normal(shape)
+        yield from zip(replace, uniform, shift, strict=True)
 
 
 def act(
     controller: Controller | None,
     spaces: Spaces,
     observations: Sequence[np.ndarray],
-    noises: Sequence[Noise],
+    noises: Sequence[Iterator[tuple[bool, np.ndarray, np.ndarray]]],
 ) -> np.ndarray:
     """One action for each of several episodes: (n, A) float32 within bounds, or (n,) int64."""
     replace, uniform, shift = (np.stack(part) for part in zip(*map(next, noises), strict=True))

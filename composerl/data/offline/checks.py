@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-__all__ = ["KEYS", "MINARI", "check_lengths", "clean", "refuse"]
+__all__ = ["KEYS", "MINARI", "clean", "refuse"]
 
 KEYS = ("observations", "actions", "rewards", "next_observations", "terminals", "timeouts")
 
@@ -17,8 +18,19 @@ Rows = np.ndarray | None
 """The row of the source that each row was, where rows were dropped."""
 
 
-def clean(array: np.ndarray, key: str, source: str, rows: Rows = None) -> np.ndarray:
-    """The array in the type and shape a ``Dataset`` holds, or an error; flags are copies."""
+def clean(arrays: Mapping[str, np.ndarray], source: str, rows: Rows = None) -> dict[str, Any]:
+    """The arrays in the types and shapes a ``Dataset`` holds, or an error; flags are copies."""
+    cleaned = {key: _clean(array, key, source, rows) for key, array in arrays.items()}
+    expected = len(cleaned["observations"])
+    for key, array in cleaned.items():
+        if len(array) != expected:
+            raise ValueError(
+                f"{source}: {key} has {len(array)} rows, but observations has {expected}"
+            )
+    return cleaned
+
+
+def _clean(array: np.ndarray, key: str, source: str, rows: Rows) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -47,16 +59,6 @@ def clean(array: np.ndarray, key: str, source: str, rows: Rows = None) -> np.nda
         single = array.astype(np.float32, copy=False)
     refuse(~np.isfinite(single), array, key, "expected finite numbers", source, rows)
     return single
-
-
-def check_lengths(arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Refuse arrays that have not one row per step each."""
-    expected = len(arrays["observations"])
-    for key, array in arrays.items():
-        if len(array) != expected:
-            raise ValueError(
-                f"{source}: {key} has {len(array)} rows, but observations has {expected}"
-            )
 
 
 def refuse(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from composerl.data.offline.checks import KEYS, check_lengths, clean, refuse
+from composerl.data.offline.checks import KEYS, clean, refuse
 from composerl.envs.spaces import Spaces
 
 __all__ = ["Dataset", "validate"]
@@ -73,12 +73,9 @@ class Dataset:
 
     def episodes(self) -> np.ndarray:
         """(E, 2) integers: the first row of each episode and the row after its last."""
-        ends = self.terminals | self.timeouts
-        stops = np.flatnonzero(ends) + 1
-        if len(ends) and not ends[-1]:
-            stops = np.append(stops, len(ends))
-        starts = np.concatenate(([0], stops[:-1])) if len(stops) else stops
-        return np.stack([starts, stops], axis=1).astype(np.int64)
+        stops = np.union1d(np.flatnonzero(self.terminals | self.timeouts) + 1, [len(self)])
+        stops = stops[stops > 0]
+        return np.stack([np.append(0, stops)[:-1], stops], axis=1)
 
     def returns(self) -> np.ndarray:
         """(E,) float64: the undiscounted sum of rewards of each episode."""
@@ -105,8 +102,7 @@ class Dataset:
         if missing := [key for key in KEYS if key not in arrays and key not in _OPTIONAL]:
             there = ", ".join(sorted(arrays)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)} in the file; it has {there}")
-        held = {key: clean(arrays[key], key, source) for key in KEYS if key in arrays}
-        check_lengths(held, source)
+        held = clean({key: arrays[key] for key in KEYS if key in arrays}, source)
         obs, terminals = held["observations"], held["terminals"]
         next_obs, timeouts = held.get("next_observations"), held.get("timeouts")
         if next_obs is not None and next_obs.shape != obs.shape:
@@ -147,8 +143,8 @@ class Dataset:
         # The row before a dropped one is the last of its episode now.
         before = np.flatnonzero(drop[1:])
         timeouts[before] |= ~terminals[before]
-        changed: dict[str, Any] = held | {"next_observations": next_obs, "timeouts": timeouts}
-        made = cls(**changed, replaced=replaced, source=source)
+        held.update(next_observations=next_obs, timeouts=timeouts)
+        made = cls(**held, replaced=replaced, source=source)
         if not drop.any():
             return made
         if drop.all():
@@ -172,17 +168,9 @@ def validate(dataset: Dataset, env: Any) -> Dataset:
     spaces = Spaces.of(env)
     dataset = _in_order(dataset, spaces.obs_parts)
     source = dataset.source
-    arrays = dataset.arrays()
-    for key, array in arrays.items():
-        arrays[key] = clean(array, key, source, dataset.rows)
-    check_lengths(arrays, source)
+    arrays = clean(dataset.arrays(), source, dataset.rows)
     for key in ("observations", "next_observations"):
-        shape = arrays[key].shape[1:]
-        if shape != spaces.obs_shape:
-            raise ValueError(
-                f"{source}: {key} has rows of shape {shape}, but the environment's have "
-                f"{spaces.obs_shape}; it is a dataset of another environment"
-            )
+        _compare_shapes(source, key, arrays[key], spaces.obs_shape)
         if spaces.obs_dtype == "uint8" and arrays[key].dtype != np.uint8:
             wrong = (arrays[key] < 0) | (arrays[key] > 255) | (arrays[key] % 1 != 0)
             refuse(wrong, arrays[key], key, "expected a pixel, 0 to 255", source, dataset.rows)
@@ -222,12 +210,7 @@ def _fit_actions(actions: np.ndarray, dataset: Dataset, spaces: Spaces) -> np.nd
             f"{source}: actions are {has}, but the environment's are {needs}; it is a dataset of "
             "another environment"
         )
-    shape = () if spaces.discrete else (spaces.action_dim,)
-    if actions.shape[1:] != shape:
-        raise ValueError(
-            f"{source}: actions has rows of shape {actions.shape[1:]}, but the environment's have "
-            f"{shape}; it is a dataset of another environment"
-        )
+    _compare_shapes(source, "actions", actions, () if spaces.discrete else (spaces.action_dim,))
     if spaces.discrete:
         wrong = (actions < 0) | (actions >= spaces.action_dim)
         expected = f"expected an integer from 0 to {spaces.action_dim - 1}"
@@ -239,6 +222,14 @@ def _fit_actions(actions: np.ndarray, dataset: Dataset, spaces: Spaces) -> np.nd
     expected = f"outside the action space from {low.tolist()} to {high.tolist()}"
     refuse(wrong, actions, "actions", expected, source, dataset.rows)
     return np.clip(actions, low.astype(np.float32), high.astype(np.float32))
+
+
+def _compare_shapes(source: str, key: str, array: np.ndarray, needed: tuple[int, ...]) -> None:
+    if array.shape[1:] != needed:
+        raise ValueError(
+            f"{source}: {key} has rows of shape {array.shape[1:]}, but the environment's have "
+            f"{needed}; it is a dataset of another environment"
+        )
 
 
 def _same(left: np.ndarray, right: np.ndarray) -> np.ndarray:

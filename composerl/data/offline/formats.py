@@ -34,7 +34,12 @@ def read_dataset(path: str | Path) -> Dataset:
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        return _read_hdf5(_minari_file(path))
+        for candidate in (path / "data" / "main_data.hdf5", path / "main_data.hdf5"):
+            if candidate.is_file():
+                return _read_hdf5(candidate)
+        raise FileNotFoundError(
+            f"{path} is not a Minari dataset in HDF5 format: it has no data/main_data.hdf5"
+        )
     if not path.exists():
         raise FileNotFoundError(f"dataset {path} does not exist")
     suffix = path.suffix.lower()
@@ -68,15 +73,6 @@ def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
             except damage as error:
                 raise ValueError(f"{path}: {key} cannot be read: {error}") from error
         return arrays
-
-
-def _minari_file(folder: Path) -> Path:
-    for candidate in (folder / "data" / "main_data.hdf5", folder / "main_data.hdf5"):
-        if candidate.is_file():
-            return candidate
-    raise FileNotFoundError(
-        f"{folder} is not a Minari dataset in HDF5 format: it has no data/main_data.hdf5"
-    )
 
 
 def _read_hdf5(path: Path) -> Dataset:

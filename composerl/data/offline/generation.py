@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from composerl._files import replace_file
-from composerl.data.offline.behaviours import Controller, Noise, act, controller_for, random_share
+from composerl.data.offline.behaviours import Controller, act, controller_for, noise, random_share
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
 from composerl.data.offline.formats import read_npz
@@ -75,24 +75,11 @@ def generate(
         path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
         if (kept := _load(path, request, source)) is not None:
             return kept
-    dataset = _roll_out(env, controller, behaviour, seed, source, kwargs, size=size)
+    options: dict[str, Any] = {"behaviour": behaviour, "size": size, "env_kwargs": kwargs}
+    dataset = play_episodes(env, controller, sys.maxsize, seed, source, **options)
     if path is not None:
         _save(path, request, dataset)
     return dataset
-
-
-def play_episodes(
-    env: str | Callable[..., gym.Env],
-    controller: Controller | None,
-    episodes: int,
-    seed: int,
-    source: str,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Whole episodes of a controller (None acts at random), seeded as those of :func:`generate`."""
-    behaviour = "random" if controller is None else "scripted"
-    return _roll_out(env, controller, behaviour, seed, source, env_kwargs or {}, episodes=episodes)
 
 
 # ---- playing -----------------------------------------------------------------------------------
@@ -105,7 +92,7 @@ class _Episode:
         sequence = np.random.SeedSequence(seed, spawn_key=(index,))
         share = random_share(behaviour, seed, index)
         rng = np.random.default_rng(sequence.spawn(1)[0])
-        self.noise = Noise(spaces, share, behaviour in ("noisy", "mixed"), rng)
+        self.noise = noise(spaces, share, behaviour in ("noisy", "mixed"), rng)
         self.ended = False
         self._env, self._spaces = env, spaces
         self.observation = np.array(env.reset(seed=int(sequence.generate_state(1)[0]))[0])
@@ -127,20 +114,24 @@ class _Episode:
         self.ended = bool(terminated or truncated)
 
 
-def _roll_out(
+def play_episodes(
     env: str | Callable[..., gym.Env],
     controller: Controller | None,
-    behaviour: str,
+    episodes: int,
     seed: int,
     source: str,
-    kwargs: Mapping[str, Any],
     *,
+    behaviour: str | None = None,
     size: int = sys.maxsize,
-    episodes: int = sys.maxsize,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """So many steps or episodes, whichever is reached first; several are played side by side."""
+    """Whole episodes of a controller (None acts at random), but for the end of ``size`` steps.
+
+    They are seeded as those of :func:`generate`, and have the noise of a ``behaviour``, if any.
+    """
+    behaviour = behaviour or ("random" if controller is None else "scripted")
     finished: list[_Episode] = []
-    room = size
+    room, kwargs = size, env_kwargs or {}
     with ExitStack() as stack:
         number = min(_LANES, episodes)
         envs = [stack.enter_context(closing(open_gym(env, **kwargs))) for _ in range(number)]

@@ -126,8 +126,7 @@ def load_experts(
         subsample: keep every so many-th step of an episode, from a random one on, as Ho & Ermon
             (2016) do with 20.
         seed: of the episodes that are played, and of the subsampling.
-        spaces: an open environment or :class:`~composerl.envs.Spaces`, if there is one: saves
-            opening ``env`` for its shapes.
+        spaces: see :func:`load_dataset`.
         env_kwargs: of ``gymnasium.make``.
     """
     for name, value in (("episodes", episodes), ("subsample", subsample)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,12 @@ def monte_carlo_returns(dataset: Dataset, gamma: float) -> np.ndarray:
     """
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must be in [0, 1], got {gamma}")
-    result = np.zeros(len(dataset), dtype=np.float64)
+    result = np.zeros(len(dataset), dtype=np.float32)
     for start, stop in dataset.episodes():
-        total = 0.0
-        for row in range(stop - 1, start - 1, -1):
-            total = float(dataset.rewards[row]) + gamma * total
-            result[row] = total
-    return result.astype(np.float32)
+        backwards = dataset.rewards[start:stop][::-1].tolist()
+        sums = accumulate(backwards, lambda total, gained: gained + gamma * total)
+        result[start:stop] = [*sums][::-1]
+    return result
 
 
 def return_scale(dataset: Dataset, size: float = 1000.0) -> float:
@@ -66,10 +66,5 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
 
 def _spread(values: np.ndarray) -> dict[str, float]:
     values = np.asarray(values, dtype=np.float64)
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "median": float(np.median(values)),
-        "max": float(values.max()),
-    }
+    names = ("mean", "std", "min", "median", "max")
+    return {name: float(getattr(np, name)(values)) for name in names}

@@ -36,21 +36,25 @@ class DatasetStorage(PackedStorage):
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        mc_gamma: float | None = None,
-        device: str | torch.device = "cpu",
+        self, dataset: Dataset, *, mc_gamma: float | None = None, device: str | torch.device = "cpu"
     ) -> None:
         if not len(dataset):
             raise ValueError(f"{dataset.source} is empty, expected at least one row")
         super().__init__(len(dataset), device=device)
         self.fingerprint = dataset.fingerprint
-        columns = _columns(dataset)
+        columns: dict[Column, np.ndarray] = {
+            ("observation",): dataset.observations,
+            ("action",): dataset.actions,
+            ("next", "observation"): dataset.next_observations,
+            ("next", "reward"): dataset.rewards[:, None],
+            ("next", "terminated"): dataset.terminals[:, None],
+            ("next", "truncated"): dataset.timeouts[:, None],
+            ("next", "done"): (dataset.terminals | dataset.timeouts)[:, None],
+        }
         if mc_gamma is not None:
-            columns["mc_return",] = torch.tensor(monte_carlo_returns(dataset, mc_gamma))[:, None]
-        tables, layout = pack({column: value.to(device) for column, value in columns.items()})
-        self._adopt(tables, layout)
+            columns["mc_return",] = monte_carlo_returns(dataset, mc_gamma)[:, None]
+        # Copies, as the dataset's arrays are not ours.
+        self._adopt(*pack({key: torch.tensor(x, device=device) for key, x in columns.items()}))
         self._len = len(dataset)
 
     def set(self, cursor: Any, data: TensorDictBase, *, set_cursor: bool = True) -> None:
@@ -81,17 +85,3 @@ def observation_stats(dataset: Dataset) -> tuple[Tensor, Tensor]:
     mean = sum((part.double().sum(0) for part in parts), zero) / len(observations)
     variance = sum(((part.double() - mean).square().sum(0) for part in parts), zero)
     return mean.float(), (variance / len(observations)).sqrt().clamp_min(1e-3).float()
-
-
-def _columns(data: Dataset) -> dict[Column, Tensor]:
-    """The arrays as columns with TorchRL's keys; copies, as the dataset's are not ours."""
-    terminated, truncated = torch.tensor(data.terminals), torch.tensor(data.timeouts)
-    return {
-        ("observation",): torch.tensor(data.observations),
-        ("action",): torch.tensor(data.actions),
-        ("next", "observation"): torch.tensor(data.next_observations),
-        ("next", "reward"): torch.tensor(data.rewards)[:, None],
-        ("next", "terminated"): terminated[:, None],
-        ("next", "truncated"): truncated[:, None],
-        ("next", "done"): (terminated | truncated)[:, None],
-    }

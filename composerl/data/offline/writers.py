@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -84,22 +83,18 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
         "total_episodes": len(bounds),
         "total_steps": len(dataset),
         "dataset_size": round(content.stat().st_size / 1e6, 1),
-        "observation_space": json.dumps(_space(dataset.observations)),
-        "action_space": json.dumps(_space(dataset.actions)),
+        "observation_space": _space(dataset.observations),
+        "action_space": _space(dataset.actions),
     }
     write_json(content.with_name("metadata.json"), metadata)
 
 
-def _space(rows: np.ndarray) -> dict[str, Any]:
+def _space(rows: np.ndarray) -> str:
     """The space that the rows are known to be of, in Minari's words; bounds are not known."""
-    if rows.ndim == 1:
-        return {"type": "Discrete", "dtype": "int64", "start": 0, "n": int(rows.max()) + 1}
+    kind, shape = str(rows.dtype), rows.shape[1:]
+    if not shape:
+        return json.dumps({"type": "Discrete", "dtype": kind, "start": 0, "n": int(rows.max()) + 1})
+    space = {"type": "Box", "dtype": kind, "shape": list(shape)}
     low, high = (0, 255) if rows.dtype == np.uint8 else (-np.inf, np.inf)
-    shape = rows.shape[1:]
-    return {
-        "type": "Box",
-        "dtype": str(rows.dtype),
-        "shape": list(shape),
-        "low": np.full(shape, low).tolist(),
-        "high": np.full(shape, high).tolist(),
-    }
+    bounds = {"low": np.full(shape, low).tolist(), "high": np.full(shape, high).tolist()}
+    return json.dumps(space | bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -96,8 +97,6 @@ def _joined(parts: list[dict[Column, Tensor]]) -> dict[Column, Tensor]:
 
 def _returns(reward: Tensor, gamma: float) -> Tensor:
     """Discounted sums ``(time, 1)`` of what follows each reward, added up in float64."""
-    total, sums = 0.0, []
-    for gained in reversed(reward.squeeze(-1).tolist()):
-        total = gained + gamma * total
-        sums.append(total)
-    return torch.tensor(sums[::-1], dtype=torch.float32).unsqueeze(1)
+    backwards = reward.squeeze(-1).tolist()[::-1]
+    sums = accumulate(backwards, lambda total, gained: gained + gamma * total)
+    return torch.tensor([*sums][::-1], dtype=torch.float32).unsqueeze(1)

@@ -81,7 +81,7 @@ class PackedStorage(LazyTensorStorage):
 
     def get(self, index: Any) -> TensorDictBase:
         """The rows at an index."""
-        if not _is_rows(index):
+        if not isinstance(index, Tensor) or not index.ndim or index.dtype != torch.int64:
             return super().get(index)
         found = self._gather(index, range(len(self._tables)))
         (rows, instead), self._instead = self._instead, (None, {})
@@ -205,7 +205,3 @@ def _successive(rows: Tensor, first: int, last: int) -> bool:
     if first < 0 or last - first != len(rows) - 1:
         return False
     return torch.equal(rows, torch.arange(first, last + 1, device=rows.device))
-
-
-def _is_rows(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.ndim > 0 and index.dtype == torch.int64
