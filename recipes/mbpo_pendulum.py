@@ -32,15 +32,17 @@ class Config(OffPolicyConfig):
     real_share: Share = 0.05
     """Share of real transitions in each batch."""
 
-    dynamics: ClassVar[Section]
-    model: Literal["on", "off"] = "on"
-    """Off: plain SAC on real transitions."""
+    networks: ClassVar[Section]
     model_hidden: tuple[Count, ...] = (64, 64, 64)
     """Widths of the hidden layers of each model."""
     members: Count = 7
     """Models in the ensemble."""
     elites: Count = 5
     """Models that imagine: the best on data held out."""
+
+    algorithm: ClassVar[Section]
+    model: Literal["on", "off"] = "on"
+    """Off: plain SAC on real transitions."""
     fit_every: Count = 250
     """Environment steps between fits of the model, each followed by a round of rollouts."""
     model_lr: NonNegative = 3e-3
