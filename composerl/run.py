@@ -15,10 +15,9 @@ from torch import nn
 
 from composerl._files import write_json
 from composerl.bookkeeping import checkpoint, machine, rundir
-from composerl.bookkeeping.console import ProgressBar, say, show_log, summary_table
-from composerl.bookkeeping.evaluation import Evaluation, Evaluator
+from composerl.bookkeeping.console import progress_bar, say, show_log, summary_table
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
-from composerl.bookkeeping.score import EPISODE_COLUMNS, Score
 from composerl.bookkeeping.tracking import Tracker, require_tensorboard
 from composerl.bookkeeping.wandb_run import wandb_mode
 from composerl.config import RunConfig, config_to_dict
@@ -27,7 +26,6 @@ from composerl.policy import Policy
 
 __all__ = ["Run", "RunConfig"]
 
-KEPT_CHECKPOINTS = 2
 EVALUATION_SEED = 0
 
 
@@ -82,9 +80,9 @@ class Run:
         """Name the objects whose ``state_dict`` belongs into a checkpoint."""
         for name, thing in objects.items():
             if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+                kind = type(thing).__name__
                 raise TypeError(
-                    f"run.track({name}=...) needs state_dict and load_state_dict, "
-                    f"which a {type(thing).__name__} does not have"
+                    f"run.track({name}=...) needs state_dict and load_state_dict, got {kind}"
                 )
         self._tracked.update(objects)
 
@@ -92,10 +90,9 @@ class Run:
         """Count the steps of the run up to ``total``, from where its checkpoint stopped.
 
         ``by`` is how many (environment) steps one turn of the loop takes; the last turn may go
-        beyond ``total``. What is due every so many steps is done in the turn that reaches them.
-
-        After each turn: a metrics row is written, a checkpoint if one is due. Ctrl-C finishes the
-        step, saves a checkpoint and raises KeyboardInterrupt with the way to resume.
+        beyond ``total``. After each turn a metrics row and a checkpoint are written, if their
+        steps were reached in it. Ctrl-C finishes the turn, saves a checkpoint and raises
+        KeyboardInterrupt with the way to resume.
         """
         if self._opened is not None:
             raise RuntimeError("run.steps() was called before: a run has one loop")
@@ -107,15 +104,15 @@ class Run:
         self._lock = rundir.lock(self.directory)
         try:
             self._open()
-            with machine.Interrupt() as interrupt, ProgressBar(self.name, total, self.step) as bar:
+            with machine.interrupts() as stop, progress_bar(self.name, total, self.step) as show:
                 while self.step < total and self.score.stopped is None:
                     self.step += by
                     self._in_step = self._trained = True
                     yield self.step
-                    self._end_step(save=interrupt.requested)
+                    self._end_step(save=stop.is_set())
                     latest = self.score.latest
-                    bar.advance(self.step, f"return {latest['return']:.1f}" if latest else "")
-                    if interrupt.requested:
+                    show(self.step, f"return {latest['return']:.1f}" if latest else "")
+                    if stop.is_set():
                         command = rundir.resume_command(self.directory)
                         where = f"stopped at step {self.step}"
                         raise KeyboardInterrupt(f"{where}; go on with: {command}")
@@ -141,10 +138,21 @@ class Run:
                 problem = f"{name} is {number} at step {self.step}"
                 raise RuntimeError(f"{problem}: the training diverged ({where})")
 
-    def evaluate(self, actor: nn.Module) -> Evaluation | None:
-        """Evaluate if it is due (every ``eval_every`` steps and at the end); keep the best."""
+    def evaluate(self, actor: nn.Module, *, now: bool = False) -> Evaluation | None:
+        """Evaluate ``now`` or if due, every ``eval_every`` steps and at the end; keep the best."""
         self._actor = actor
-        return self._evaluate() if self._due(self.config.eval_every) else None
+        if not now and not self._due(self.config.eval_every):
+            return None
+        result = self.play()
+        self._row |= {
+            "eval/return": result.mean,
+            "eval/return_std": result.std,
+            "eval/length": float(np.mean(result.lengths)),
+        }
+        if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
+            self._best_policy = copy.deepcopy(self._policy().to_tree())
+            self._save_best()
+        return result
 
     def play(self, actor: nn.Module | None = None) -> Evaluation:
         """Evaluate an actor (by default that of :meth:`evaluate`) now; nothing is kept of it."""
@@ -172,7 +180,7 @@ class Run:
         self._actor = actor
         latest = self.score.latest
         if latest is None or latest["step"] != self.step:
-            self._evaluate()
+            self.evaluate(actor, now=True)
             self._in_step = True
         elif not self._trained:  # a finished run that is resumed only evaluates again
             say(f"evaluated again: {self.play()}")
@@ -186,8 +194,8 @@ class Run:
             film_episode(policy, film, EVALUATION_SEED)
             self._tracker.show(self.step, "videos/episode", "Video", str(film), format="gif")
         # One for all evaluations: each table is an artifact of its own to W&B.
-        table = {"columns": list(EPISODE_COLUMNS), "data": self.score.episodes}
-        self._tracker.show(self.step, "eval/episodes", "Table", **table)
+        columns = ["step", "episode", "return", "length"]
+        self._tracker.show(self.step, "eval/episodes", "Table", columns, self.score.episodes)
         path = policy.save(self.directory / "policy.safetensors")
         summary = {
             "recipe": self.name,
@@ -213,20 +221,8 @@ class Run:
         actor = actor or self._actor
         if actor is None:
             raise RuntimeError("there is no policy yet: run.evaluate(actor) names the actor")
-        kwargs = self.config.env_kwargs
-        return Policy(actor, self.config.env, evaluator=self._evaluator, env_kwargs=kwargs)
-
-    def _evaluate(self) -> Evaluation:
-        result = self.play()
-        self._row |= {
-            "eval/return": result.mean,
-            "eval/return_std": result.std,
-            "eval/length": float(np.mean(result.lengths)),
-        }
-        if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
-            self._best_policy = copy.deepcopy(self._policy().to_tree())
-            self._save_best()
-        return result
+        env, kwargs = self.config.env, self.config.env_kwargs
+        return Policy(actor, env, evaluator=self._evaluator, env_kwargs=kwargs)
 
     def _save_best(self) -> None:
         if self._best_policy is not None:
@@ -295,7 +291,6 @@ class Run:
         self._in_step = False
 
     def _save_checkpoint(self) -> None:
-        path = checkpoint.checkpoint_path(self.directory, self.step)
         tree = {
             "step": self.step,
             "config": config_to_dict(self.config),
@@ -309,14 +304,9 @@ class Run:
             "policy": None if self._actor is None else self._policy().to_tree(),
             "rng": machine.rng_state(),
         }
-        checkpoint.save_tree(path, "checkpoint", tree)
-        checkpoint.rotate(self.directory, KEPT_CHECKPOINTS)
-        # Of a finished run that went on: older than this checkpoint now.
-        for stale in ("summary.json", "policy.safetensors"):
-            (self.directory / stale).unlink(missing_ok=True)
+        path = checkpoint.save_checkpoint(self.directory, self.step, tree)
         if self.config.wandb_artifacts:
-            files = checkpoint.block_files(path)
-            self._tracker.artifact("checkpoint", "last", path, *files)
+            self._tracker.artifact("checkpoint", "last", path, *checkpoint.block_files(path))
 
     def _close(self, exit_code: int) -> None:
         if self._opened is not None:

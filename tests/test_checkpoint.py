@@ -247,13 +247,12 @@ def test_a_ring_buffer_writes_only_the_blocks_that_changed(tmp_path, small_block
 
 def test_rotation_removes_the_blocks_nobody_needs(tmp_path, small_blocks):
     run = tmp_path
-    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "blocks").mkdir(parents=True)
     ring = torch.zeros(400, 10, dtype=torch.uint8)
     for step in range(4):
         ring[step * 100 : (step + 1) * 100] = torch.arange(100, dtype=torch.uint8)[:, None] + step
-        save_tree(checkpoint.checkpoint_path(run, step), "checkpoint", {"ring": ring})
         (run / "checkpoints" / "blocks" / ".left.tmp").touch()
-        checkpoint.rotate(run, 2)
+        checkpoint.save_checkpoint(run, step, {"ring": ring})
     kept = checkpoint.checkpoints(run)
     needed = {file for path in kept for file in checkpoint.block_files(path)}
     assert len(kept) == 2
@@ -262,7 +261,7 @@ def test_rotation_removes_the_blocks_nobody_needs(tmp_path, small_blocks):
     assert torch.equal(load_tree(kept[0], "checkpoint")["ring"], ring)
     # A damaged checkpoint must not end the training that goes on.
     kept[1].write_bytes(b"x")
-    checkpoint.rotate(run, 2)
+    checkpoint.save_checkpoint(run, 3, {"ring": ring})
     assert torch.equal(load_tree(kept[0], "checkpoint")["ring"], ring)
 
 
@@ -273,7 +272,7 @@ def test_damaged_block_is_noticed_and_the_checkpoint_before_it_used(
     (tmp_path / "checkpoints").mkdir()
     for step in (1, 2):
         tree = {"step": step, "ring": torch.full((50, 100), step, dtype=torch.uint8)}
-        save_tree(checkpoint.checkpoint_path(tmp_path, step), "checkpoint", tree)
+        checkpoint.save_checkpoint(tmp_path, step, tree)
     newest = checkpoint.checkpoints(tmp_path)[0]
     block = checkpoint.block_files(newest)[0]
     data = bytearray(block.read_bytes())

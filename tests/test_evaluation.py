@@ -30,7 +30,8 @@ from torchrl.modules import (
 from torchrl.modules.utils import get_env_transforms_from_module
 
 import composerl
-from composerl.bookkeeping.evaluation import Evaluator, episode_seed, film_frames
+from composerl.bookkeeping.evaluation import Evaluator, episode_seed
+from composerl.bookkeeping.images import film_frames
 from composerl.envs import make_env
 from composerl.envs.catch import CATCH
 from composerl.envs.spaces import Spaces

@@ -11,7 +11,8 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 import composerl
-from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator, film_frames
+from composerl.bookkeeping.evaluation import MAX_ENVS, Evaluator
+from composerl.bookkeeping.images import film_frames
 from composerl.envs.catch import CATCH
 from composerl.envs.spaces import Spaces
 from composerl.modules import iqn_network

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from composerl.analysis.curves import draw, group_runs, panels_of
 from composerl.analysis.runs import PastRun
-from composerl.analysis.stats import bootstrap_interval, iqm, mean
+from composerl.analysis.stats import bootstrap_interval, iqm
 
 __all__ = ["page_of"]
 
@@ -66,7 +67,13 @@ def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
     if not finals:
         return name, finished, "", "", ""
     low, high = bootstrap_interval(finals)
-    return name, finished, f"{iqm(finals):.1f}", f"{low:.1f} to {high:.1f}", f"{mean(finals):.1f}"
+    return (
+        name,
+        finished,
+        f"{iqm(finals):.1f}",
+        f"{low:.1f} to {high:.1f}",
+        f"{np.mean(finals):.1f}",
+    )
 
 
 def _end(run: PastRun) -> tuple[Any, ...]:

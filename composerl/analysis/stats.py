@@ -10,15 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["bootstrap_interval", "iqm", "mean", "probability_of_improvement"]
+__all__ = ["bootstrap_interval", "iqm", "probability_of_improvement"]
 
 RESAMPLES = 2000
 LEVEL = 0.95
-
-
-def mean(scores: np.ndarray | Sequence[float], axis: int = -1) -> np.ndarray:
-    """The mean along ``axis``."""
-    return np.mean(np.asarray(scores, np.float64), axis=axis)
 
 
 def iqm(scores: np.ndarray | Sequence[float], axis: int = -1) -> np.ndarray:

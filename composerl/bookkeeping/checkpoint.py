@@ -27,21 +27,22 @@ from composerl._files import replace_file
 from composerl.bookkeeping.blocks import LARGE, Blocks
 from composerl.bookkeeping.console import say
 
-__all__ = ["best_path", "block_files", "checkpoint_path", "checkpoints", "kind_of", "load_newest",
-           "load_tree", "rotate", "save_tree"]  # fmt: skip
+__all__ = ["best_path", "block_files", "checkpoints", "kind_of", "load_newest", "load_tree",
+           "save_checkpoint", "save_tree"]  # fmt: skip
 
 #: The newest that is read. Files without blocks are written in the first, which all versions read.
 FORMAT = 2
+KEPT = 2  # resume points of a run
 
 
 def save_tree(path: Path, kind: str, tree: Any) -> None:
     """Write a tree so that ``path`` holds either all of it or what it held before."""
-    encoder = _Encoder(_blocks(path) if kind == "checkpoint" else None)
-    about = {"kind": kind, "tree": encoder.encode(tree), "blocks": encoder.names}
-    about |= {"checksum": _checksum(encoder.tensors), "format": FORMAT if encoder.names else 1}
+    encoded, tensors, names = _encode(tree, _blocks(path) if kind == "checkpoint" else None)
+    about = {"kind": kind, "tree": encoded, "blocks": names}
+    about |= {"checksum": _checksum(tensors), "format": FORMAT if names else 1}
     header = {"composerl": json.dumps(about)}
     try:
-        replace_file(path, lambda file: save_file(encoder.tensors, file, metadata=header))
+        replace_file(path, lambda file: save_file(tensors, file, metadata=header))
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error
 
@@ -93,11 +94,6 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("step-*.safetensors"), reverse=True)
 
 
-def checkpoint_path(run: Path, step: int) -> Path:
-    """Where the resume point of a step belongs; names sort by step."""
-    return run / "checkpoints" / f"step-{step:012d}.safetensors"
-
-
 def best_path(run: Path) -> Path:
     """Where the best evaluated policy belongs."""
     return run / "checkpoints" / "best.safetensors"
@@ -117,18 +113,23 @@ def load_newest(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def rotate(run: Path, keep: int) -> None:
-    """Remove all resume points but the newest, and the blocks that only those removed had."""
+def save_checkpoint(run: Path, step: int, tree: Any) -> Path:
+    """Write the resume point of a step; remove older ones, their blocks, and what came of them."""
+    path = run / "checkpoints" / f"step-{step:012d}.safetensors"
+    save_tree(path, "checkpoint", tree)
     found = checkpoints(run)
-    for old in found[keep:]:
+    for old in found[KEPT:]:
         old.unlink()
     used: set[Path] = set()
-    for path in found[:keep]:
+    for kept in found[:KEPT]:
         try:
-            used.update(block_files(path))
+            used.update(block_files(kept))
         except ValueError as error:
             say(f"{error}; nothing can be resumed from it")
-    _blocks(found[0]).sweep(used)
+    _blocks(path).sweep(used)
+    for stale in ("summary.json", "policy.safetensors"):  # of a finished run that went on
+        (run / stale).unlink(missing_ok=True)
+    return path
 
 
 def block_files(path: Path) -> list[Path]:
@@ -151,67 +152,66 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
     return total
 
 
-class _Encoder:
-    """JSON for a tree; what JSON cannot tell apart is an object of one key, ``{"!kind": ...}``.
+def _encode(tree: Any, blocks: Blocks | None) -> tuple[Any, dict[str, Tensor], list[str]]:
+    """JSON for a tree, its tensors, and the names of the blocks that large ones went to.
 
-    Its tensors are collected in ``tensors``, large ones go to ``blocks`` if there are any.
+    What JSON cannot tell apart is an object of one key, ``{"!kind": ...}``.
     """
+    tensors: dict[str, Tensor] = {}
+    names: list[str] = []
+    seen: dict[Any, dict[str, Any]] = {}
+    used: set[int] = set()
 
-    def __init__(self, blocks: Blocks | None) -> None:
-        self.blocks = blocks
-        self.names: list[str] = []
-        self.tensors: dict[str, Tensor] = {}
-        self._seen: dict[Any, dict[str, Any]] = {}
-        self._used: set[int] = set()
+    def store(tensor: Tensor) -> dict[str, Any]:
+        if tensor.dtype == torch.bool:
+            # Memory that was never written has bytes besides 0 and 1, which a copy may change.
+            tensor = tensor.view(torch.uint8) != 0
+        if blocks is not None and tensor.nbytes >= LARGE:
+            about = blocks.write(tensor)
+            names.extend(about["names"])
+            return {"!blocks": about}
+        # safetensors refuses views: parts of a storage, or two of one.
+        storage = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if not whole or storage.data_ptr() in used:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        used.add(tensor.untyped_storage().data_ptr())
+        name = f"t{len(tensors)}"
+        tensors[name] = tensor
+        return {"!tensor": name}
 
-    def encode(self, node: Any) -> Any:
+    def encode(node: Any) -> Any:
         if isinstance(node, Tensor):
             tensor = node.detach()
             # A network is in the loss and in the policy: store its tensors once.
             identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.numel() == 0 or identity not in self._seen:
-                self._seen[identity] = self._store(tensor)
-            return self._seen[identity]
+            if tensor.numel() == 0 or identity not in seen:
+                seen[identity] = store(tensor)
+            return seen[identity]
         if isinstance(node, dict):
-            pairs = {"!dict": [[self.encode(x) for x in pair] for pair in node.items()]}
+            pairs = {"!dict": [[encode(x) for x in pair] for pair in node.items()]}
             about = getattr(node, "_metadata", {})
             # A TensorDict's batch size; not the versions of modules.
             if any("batch_size" in part for part in about.values()):
-                return {"!state": [pairs, self.encode(dict(about))]}
+                return {"!state": [pairs, encode(dict(about))]}
             return pairs
         if isinstance(node, TensorDictBase):
-            return {"!tensordict": self.encode(node.state_dict())}
+            return {"!tensordict": encode(node.state_dict())}
         if isinstance(node, torch.Size):
             return {"!size": list(node)}
         if isinstance(node, torch.device):
             return {"!device": str(node)}
         if isinstance(node, tuple):
-            return {"!tuple": [self.encode(item) for item in node]}
+            return {"!tuple": [encode(item) for item in node]}
         if isinstance(node, list):
-            return [self.encode(item) for item in node]
+            return [encode(item) for item in node]
         if isinstance(node, np.generic):
             return node.item()
         if node is None or isinstance(node, (bool, int, float, str)):
             return node
         raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
 
-    def _store(self, tensor: Tensor) -> dict[str, Any]:
-        if tensor.dtype == torch.bool:
-            # Memory that was never written has bytes besides 0 and 1, which a copy may change.
-            tensor = tensor.view(torch.uint8) != 0
-        if self.blocks is not None and tensor.nbytes >= LARGE:
-            about = self.blocks.write(tensor)
-            self.names += about["names"]
-            return {"!blocks": about}
-        # safetensors refuses views: parts of a storage, or two of one.
-        storage = tensor.untyped_storage()
-        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-        if not whole or storage.data_ptr() in self._used:
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-        self._used.add(tensor.untyped_storage().data_ptr())
-        name = f"t{len(self.tensors)}"
-        self.tensors[name] = tensor
-        return {"!tensor": name}
+    return encode(tree), tensors, names
 
 
 def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
@@ -220,26 +220,24 @@ def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
             return [decode(item) for item in node]
         if not isinstance(node, dict):
             return node
-        value: Any
         tag, value = next(iter(node.items()), ("", None))
-        if tag == "!tensor":
-            return tensors[value]
-        if tag == "!blocks":
-            return blocks.read(value)
-        if tag == "!tuple":
-            return tuple(decode(item) for item in value)
-        if tag == "!dict":
-            return {decode(item[0]): decode(item[-1]) for item in value}
-        if tag == "!state":
-            state = OrderedDict(decode(value[0]))
-            state._metadata = decode(value[1])  # type: ignore[attr-defined]  # as torch does
-            return state
-        if tag == "!tensordict":
-            return TensorDict().load_state_dict(decode(value), strict=False)
-        if tag == "!size":
-            return torch.Size(value)
-        if tag == "!device":
-            return torch.device(value)
-        raise KeyError(f"unknown tag {tag!r}")
+        if tag not in kinds:
+            raise KeyError(f"unknown tag {tag!r}")
+        return kinds[tag](value)
 
+    def state(value: Any) -> OrderedDict:
+        made = OrderedDict(decode(value[0]))
+        made._metadata = decode(value[1])  # type: ignore[attr-defined]  # as torch does
+        return made
+
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "!tensor": tensors.__getitem__,
+        "!blocks": blocks.read,
+        "!tuple": lambda value: tuple(decode(value)),
+        "!dict": lambda value: {decode(item[0]): decode(item[-1]) for item in value},
+        "!state": state,
+        "!tensordict": lambda value: TensorDict().load_state_dict(decode(value), strict=False),
+        "!size": torch.Size,
+        "!device": torch.device,
+    }
     return decode(node)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["ProgressBar", "print_table", "say", "show_log", "summary_table"]
+__all__ = ["print_table", "progress_bar", "say", "show_log", "summary_table"]
 
 _console = Console(stderr=True, highlight=False)
 
@@ -36,33 +37,30 @@ def show_log() -> None:
         logger.propagate = False
 
 
-class ProgressBar:
-    """Steps, rate, time left and the latest return; draws nothing unless stderr is a terminal."""
+@contextmanager
+def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, str], None]]:
+    """Steps, rate, time left and a note; gives what takes the steps done, and the note.
 
-    def __init__(self, title: str, total: int, start: int) -> None:
-        self._progress = progress.Progress(
-            progress.TextColumn("[bold]{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            _Rate(),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[note]}"),
-            console=_console,
-            disable=not _console.is_terminal,
-        )
-        self._task = self._progress.add_task(title, total=total, completed=start, note="")
+    Draws nothing unless stderr is a terminal.
+    """
+    bar = progress.Progress(
+        progress.TextColumn("[bold]{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        _Rate(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}"),
+        console=_console,
+        disable=not _console.is_terminal,
+    )
+    task = bar.add_task(title, total=total, completed=start, note="")
 
-    def __enter__(self) -> ProgressBar:
-        self._progress.start()
-        return self
+    def advance(step: int, note: str) -> None:
+        if not bar.disable:
+            bar.update(task, completed=step, note=note)
 
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def advance(self, step: int, note: str) -> None:
-        """Show that ``step`` steps are done."""
-        if not self._progress.disable:
-            self._progress.update(self._task, completed=step, note=note)
+    with bar:
+        yield advance
 
 
 class _Rate(progress.ProgressColumn):

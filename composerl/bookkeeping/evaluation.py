@@ -1,9 +1,9 @@
-"""Evaluation: seeded episodes of a deterministic policy, on a batch of environments."""
+"""Evaluation: seeded episodes of a deterministic policy, and what comes of them in a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +16,11 @@ from composerl.bookkeeping.machine import untouched_rng
 from composerl.bookkeeping.stages import Stage, integers, open_stage
 from composerl.envs.spaces import Spaces
 
-__all__ = ["Evaluation", "Evaluator", "Player", "State", "episode_seed", "film_frames", "greedy",
+__all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed", "greedy",
            "observations"]  # fmt: skip
 
 MAX_ENVS = 32
+
 
 State = dict[str, Tensor]
 """What a policy with memory carries from step to step: tensors ``(batch, ...)``."""
@@ -87,6 +88,47 @@ class Evaluation:
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
+
+
+@dataclass
+class Score:
+    """Remembers evaluations; its state is part of a checkpoint.
+
+    Attributes:
+        latest: step, return, standard deviation and episodes of the last evaluation.
+        best: the same of the best one.
+        episodes: step, number, return and length of each episode of all evaluations.
+        stopped: why the run should stop, or None.
+    """
+
+    latest: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
+    episodes: list[list[float]] = field(default_factory=list)
+    stopped: str | None = None
+    _since_best: int = 0
+
+    def add(
+        self, step: int, result: Evaluation, stop_at: float | None, patience: int | None
+    ) -> bool:
+        """Take an evaluation in; returns whether it is the best so far."""
+        self.latest = {
+            "step": step,
+            "return": result.mean,
+            "std": result.std,
+            "episodes": len(result.returns),
+            "returns": list(result.returns),
+        }
+        played = enumerate(zip(result.returns, result.lengths, strict=True))
+        self.episodes += [[step, number, *episode] for number, episode in played]
+        is_best = self.best is None or result.mean > self.best["return"]
+        if is_best:
+            self.best = self.latest
+        self._since_best = 0 if is_best else self._since_best + 1
+        if stop_at is not None and result.mean >= stop_at:
+            self.stopped = f"return {result.mean:.1f} reached stop_at {stop_at:g}"
+        elif patience is not None and self._since_best >= patience:
+            self.stopped = f"no better evaluation in {patience} (patience)"
+        return is_best
 
 
 class Evaluator:
@@ -202,21 +244,3 @@ class Evaluator:
 def episode_seed(seed: int, episode: int) -> int:
     """What the environment of an evaluation's episode is seeded by."""
     return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
-
-
-def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
-    """Frames of one greedy episode, ``(time, height, width, 3)``, uint8; and how many a second.
-
-    It is the first episode of ``policy.evaluate(seed=seed)``, its last frame included. The
-    environment renders where it can (a gymnasium id that knows ``rgb_array``, or a factory that
-    asks for it; a TorchRL environment that shows ``pixels``); otherwise observations that are
-    images are taken: grey or colours as they are, of other channels (planes, stacked frames) the
-    brightest.
-    """
-    film: list[np.ndarray] = []
-    evaluator = Evaluator(policy.env, policy.env_kwargs, film=film)
-    try:
-        policy.evaluate(1, seed, evaluator=evaluator)
-        return np.stack(film), evaluator.fps
-    finally:
-        evaluator.close()

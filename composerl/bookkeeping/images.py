@@ -13,9 +13,9 @@ from gymnasium.error import DependencyNotInstalled
 from PIL import Image
 
 from composerl._files import replace_file
-from composerl.bookkeeping.evaluation import Player, film_frames
+from composerl.bookkeeping.evaluation import Evaluator, Player
 
-__all__ = ["film_episode", "write_gif", "write_png"]
+__all__ = ["film_episode", "film_frames", "write_gif", "write_png"]
 
 MAX_FRAMES = 500
 SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
@@ -35,6 +35,24 @@ def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
                 f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
             ) from error
     return write_gif(path, frames[:MAX_FRAMES], fps)
+
+
+def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
+    """Frames of one greedy episode, ``(time, height, width, 3)``, uint8; and how many a second.
+
+    It is the first episode of ``policy.evaluate(seed=seed)``, its last frame included. The
+    environment renders where it can (a gymnasium id that knows ``rgb_array``, or a factory that
+    asks for it; a TorchRL environment that shows ``pixels``); otherwise observations that are
+    images are taken: grey or colours as they are, of other channels (planes, stacked frames) the
+    brightest.
+    """
+    film: list[np.ndarray] = []
+    evaluator = Evaluator(policy.env, policy.env_kwargs, film=film)
+    try:
+        policy.evaluate(1, seed, evaluator=evaluator)
+        return np.stack(film), evaluator.fps
+    finally:
+        evaluator.close()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Clock", "Interrupt", "keep_freed_memory", "prepare", "restore_rng", "rng_state",
+__all__ = ["Clock", "interrupts", "keep_freed_memory", "prepare", "restore_rng", "rng_state",
            "untouched_rng"]  # fmt: skip
 
 
@@ -96,32 +96,30 @@ class Clock:
         return {"time/seconds": round(wall, 3), "time/cpu_seconds": round(cpu, 3)}
 
 
-class Interrupt:
-    """Context in which the first SIGINT or SIGTERM only sets ``requested``.
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """A context in which the first SIGINT or SIGTERM only sets the event that it gives.
 
     The loop can then end at a point where its state is whole. A second signal acts at once.
     """
+    requested = threading.Event()
+    previous: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupt:
-        # Python delivers signals to the main thread only, and lets no other install handlers.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _handle(self, *_: object) -> None:
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
+    def restore() -> None:
+        for number, handler in previous.items():
             # None: it was not installed from Python, and cannot be from here either.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._previous = {}
+        previous.clear()
+
+    def handle(*_: object) -> None:
+        requested.set()
+        restore()
+
+    # Python delivers signals to the main thread only, and lets no other install handlers.
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, handle)
+    try:
+        yield requested
+    finally:
+        restore()

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import string
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -51,8 +50,8 @@ class Tracker:
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"the W&B mode must be one of {', '.join(MODES)}, got {mode!r}")
-        # A sweep agent has already given the run its id.
-        self.run_id = run_id or os.environ.get("WANDB_RUN_ID") or _new_id()
+        # A sweep agent has already given the run its id. A new one must not move `random`.
+        self.run_id = run_id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         # The id becomes part of a directory name.
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.run_id):
             raise ValueError(
@@ -154,11 +153,6 @@ class Tracker:
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=exit_code)
-
-
-def _new_id() -> str:
-    # Not from `random`: the id must neither depend on the seed nor move the generator.
-    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(8))
 
 
 def require_tensorboard() -> None:

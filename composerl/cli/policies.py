@@ -37,7 +37,9 @@ def evaluate(
         video: Also write the first episode as an animated GIF.
         json: Print JSON instead of a table.
     """
-    from composerl.analysis.stats import bootstrap_interval, iqm, mean
+    import numpy as np
+
+    from composerl.analysis.stats import bootstrap_interval, iqm
     from composerl.bookkeeping.console import print_table
     from composerl.bookkeeping.images import film_episode
 
@@ -53,7 +55,7 @@ def evaluate(
         "mean": result.mean,
         "std": result.std,
         "iqm": float(iqm(result.returns)),
-        "mean_interval": [float(end) for end in bootstrap_interval(result.returns, mean)],
+        "mean_interval": [float(end) for end in bootstrap_interval(result.returns, np.mean)],
         "iqm_interval": [float(end) for end in bootstrap_interval(result.returns, iqm)],
         "returns": list(result.returns),
         "lengths": list(result.lengths),
@@ -66,7 +68,7 @@ def evaluate(
         ("interquartile mean", f"{told['iqm']:.2f}", interval(told["iqm_interval"])),
         ("standard deviation", f"{result.std:.2f}", ""),
         ("worst, best", f"{min(result.returns):.2f}, {max(result.returns):.2f}", ""),
-        ("mean length", f"{mean(result.lengths):.1f}", ""),
+        ("mean length", f"{np.mean(result.lengths):.1f}", ""),
     ]
     title = f"{run}: {policy.env}, {episodes} episodes, seed {seed}"
     print_table(title, ("return", "", "95 % interval"), rows)

@@ -98,9 +98,6 @@ def compare(a: Positional[Path], b: Positional[Path], *, json: bool = False) -> 
 
 def _runs(paths: tuple[Path, ...], out: Path, endings: tuple[str, ...]) -> list[PastRun]:
     """The runs to show; what cannot be shown or written is refused before any work."""
-    from composerl.analysis.curves import require_matplotlib
-
-    require_matplotlib()
     if out.suffix.lower() not in endings:
         raise ValueError(f"--out {out} must end in {' or '.join(endings)}")
     if out.is_dir():
