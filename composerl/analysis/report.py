@@ -67,13 +67,8 @@ def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
     if not finals:
         return name, finished, "", "", ""
     low, high = bootstrap_interval(finals)
-    return (
-        name,
-        finished,
-        f"{iqm(finals):.1f}",
-        f"{low:.1f} to {high:.1f}",
-        f"{np.mean(finals):.1f}",
-    )
+    middle, mean = f"{iqm(finals):.1f}", f"{np.mean(finals):.1f}"
+    return name, finished, middle, f"{low:.1f} to {high:.1f}", mean
 
 
 def _end(run: PastRun) -> tuple[Any, ...]:
