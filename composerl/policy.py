@@ -171,11 +171,10 @@ class Policy:
             array = observation if isinstance(observation, Tensor) else np.asarray(observation)
         except ValueError as error:
             raise ValueError(f"observation is no rectangular array of numbers: {error}") from None
-        numeric = (
-            not (array.dtype == torch.bool or array.is_complex())
-            if isinstance(array, Tensor)
-            else array.dtype.kind in "iuf"
-        )
+        if isinstance(array, Tensor):
+            numeric = array.dtype != torch.bool and not array.is_complex()
+        else:
+            numeric = array.dtype.kind in "iuf"
         if not numeric:
             raise TypeError(f"observation must be numbers, got dtype {array.dtype}")
         single = tuple(array.shape) == shape

@@ -113,9 +113,8 @@ class Run:
                     latest = self.score.latest
                     show(self.step, f"return {latest['return']:.1f}" if latest else "")
                     if stop.is_set():
-                        command = rundir.resume_command(self.directory)
-                        where = f"stopped at step {self.step}"
-                        raise KeyboardInterrupt(f"{where}; go on with: {command}")
+                        where = f"stopped at step {self.step}; go on with: "
+                        raise KeyboardInterrupt(where + rundir.resume_command(self.directory))
         # Not GeneratorExit, after `break` or an error in the body: finish() or the end will tell.
         except (Exception, KeyboardInterrupt):
             self._close(1)

@@ -51,25 +51,20 @@ def bootstrap_interval(
 
 
 def probability_of_improvement(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    first: Sequence[float], second: Sequence[float]
 ) -> tuple[float, float, float]:
-    """How probable a score of ``first`` is to beat one of ``second``, and its interval.
+    """How probable a score of ``first`` is to beat one of ``second``, and its 95 % interval.
 
     The share of all pairs in which the first is larger; ties count half (Mann-Whitney's U over
     the number of pairs). The interval draws both sides anew, each with replacement.
     """
     x, y = _scores("first", first), _scores("second", second)
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
-    generator = np.random.default_rng(seed)
-    rows = generator.integers(len(x), size=(resamples, len(x)))
-    columns = generator.integers(len(y), size=(resamples, len(y)))
+    generator = np.random.default_rng(0)
+    rows = generator.integers(len(x), size=(RESAMPLES, len(x)))
+    columns = generator.integers(len(y), size=(RESAMPLES, len(y)))
     values = wins[rows[:, :, None], columns[:, None, :]].mean((1, 2))
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(wins.mean()), float(low), float(high)
 
 
