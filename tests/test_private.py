@@ -1,6 +1,6 @@
 """Private names of torch, tensordict and TorchRL: each is tried, and all that are used are listed.
 
-A canary that fails after an upgrade ends with what to do about it, from ``composerl._private``.
+A canary that fails after an upgrade ends with what to do about it, from ``private_names.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from private_names import PRIVATE
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
@@ -27,7 +28,7 @@ from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss
 
 import composerl
-from composerl._private import PRIVATE, unchecked_tensordict
+from composerl._private import unchecked_tensordict
 from composerl.data import RecordEnv
 from composerl.envs import make_env
 
@@ -324,6 +325,6 @@ def test_all_that_are_used_are_listed():
         for name in {*used(module_name)} - PUBLIC:
             if re.fullmatch(r"_[A-Za-z]\w*", name):
                 hits = {(name, place) for place in places} & listed
-                assert hits, f"{short} uses {name}, which composerl._private does not list"
+                assert hits, f"{short} uses {name}, which private_names.py does not list"
                 found |= hits
     assert {name for name, _ in listed} == {name for name, _ in found}, "some are used no more"

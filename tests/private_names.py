@@ -1,0 +1,141 @@
+"""Private names of torch, tensordict and TorchRL that composerl leans on, each with a way out.
+
+``tests/test_private.py`` tries every one of them: an upgrade that breaks one fails there, with
+what to do about it, and not in the middle of a training. It also reads the package's source, so
+that a name which is used and not listed fails too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Private(NamedTuple):
+    """Private names of one owner."""
+
+    owner: str
+    """The module or class that has them."""
+    names: tuple[str, ...]
+    where: tuple[str, ...]
+    """Modules of ours that use them, without ``composerl.``; a package stands for all in it."""
+    purpose: str
+    remedy: str
+    """What to do when they are gone."""
+
+
+PRIVATE = (
+    Private(
+        "torch",
+        ("_foreach_add_", "_foreach_lerp_", "_foreach_mul_"),
+        ("optim.adam", "update"),
+        "one call for the tensors of all parameters",
+        "loop over the tensors with add_, lerp_ and mul_",
+    ),
+    Private(
+        "torch",
+        ("_fused_adam_",),
+        ("optim.adam",),
+        "the kernel of Adam without the checks around it, which take as long on small networks",
+        "let FusedAdam be torch.optim.Adam(fused=True), whose state is the same",
+    ),
+    Private(
+        "torch",
+        ("_dynamo",),
+        ("optim.graph",),
+        "its trace_autograd_ops lets backward() be part of the compiled graph",
+        "if it is on by default now, drop the line; else compile the loss alone in GraphStep",
+    ),
+    Private(
+        "torch.nn.Module",
+        ("_forward_hooks", "_forward_pre_hooks", "_modules"),
+        ("losses",),
+        "submodules found fast; a network with hooks is not called around them",
+        "named_children(); always call networks with a TensorDict (losses.reading.is_plain)",
+    ),
+    Private(
+        "tensordict.TensorDict",
+        ("_new_unsafe",),
+        ("_private",),
+        "a TensorDict whose entries are known to fit, at a fraction of the constructor's time",
+        "TensorDict(values, shape, names=names) in unchecked_tensordict",
+    ),
+    Private(
+        "tensordict.TensorDict",
+        ("_metadata",),
+        ("bookkeeping.checkpoint",),
+        "the shapes in the state_dict of a TensorDict, which TorchRL's storages save",
+        "see where TensorDict.load_state_dict reads the batch size from, and save that",
+    ),
+    Private(
+        "tensordict.nn.TensorDictModule",
+        ("_kwargs",),
+        ("losses.reading",),
+        "whether its inputs go to the module by position",
+        "always call networks with a TensorDict",
+    ),
+    Private(
+        "torchrl.objectives.LossModule",
+        (
+            "_AcceptedKeys", "_forward_value_estimator_keys", "_in_keys", "_loss_mask_keys",
+            "_reduce_loss", "_set_in_keys",
+        ),
+        ("losses", "testing"),
+        "how TorchRL's own losses name their keys, and reduce under masks and weights",
+        "follow the losses of torchrl.objectives: they do the same by other names then",
+    ),
+    Private(
+        "torchrl.objectives.LossModule",
+        ("_has_update_associated",),
+        ("losses.networks", "update"),
+        "tells TorchRL that targets are updated, or it warns at every call",
+        "drop it, and the warning with warnings.filterwarnings",
+    ),
+    Private(
+        "torchrl.envs.EnvBase",
+        ("_reset", "_set_seed", "_step"),
+        ("data.collect.records", "data.imagine"),
+        "what TorchRL's documentation asks an environment to have",
+        "rename them as its documentation says",
+    ),
+    Private(
+        "torchrl.envs.GymWrapper",
+        ("_env",),
+        ("data.collect.inside",),
+        "the gymnasium environment inside, which the fast collector steps",
+        "return None in _gym_environments until found: collectors then take TorchRL's way",
+    ),
+    Private(
+        "torchrl.envs.Transform",
+        ("_apply_transform", "_inv_call"),
+        ("data.collect.inside", "data.replay"),
+        "what TorchRL's documentation asks a transform to have; the first also for one tensor",
+        "rename them as its documentation says; the first: call the transform with a TensorDict",
+    ),
+    Private(
+        "torchrl.collectors.Collector",
+        (
+            "_carrier", "_exclude_private_keys", "_frames", "_should_use_random_frames",
+            "_traj_pool", "_use_buffers", "_wrapped_policy",
+        ),
+        ("data.collect.recurrent", "data.collect.vector"),
+        "the state that rollout() of a subclass shares with the rest of the collector",
+        "read Collector.rollout() anew and say there what it says",
+    ),
+    Private(
+        "torchrl.data.LazyTensorStorage",
+        (
+            "_bump_mutation_revision", "_empty", "_init", "_last_cursor_index", "_len",
+            "_rand_given_ndim", "_rng", "_set_last_cursor", "_storage",
+        ),
+        ("data.offline.storage", "data.replay"),
+        "the state that a storage shares with TorchRL's samplers and writers",
+        "read TensorStorage.set() and get() anew; recipes run with LazyTensorStorage meanwhile",
+    ),
+    Private(
+        "torchrl.data.PrioritizedSampler",
+        ("_alpha", "_beta", "_init", "_max_priority", "_min_tree", "_sum_tree"),
+        ("data.replay.prioritized",),
+        "its trees, replaced where TorchRL's extension does not load, and saved by content",
+        "read PrioritizedSampler anew; if it needs no extension any more, only state_dict is left",
+    ),
+)  # fmt: skip
