@@ -1,4 +1,26 @@
-"""Losses as TorchRL LossModules, and the per-sample functions they are made of."""
+"""Losses as TorchRL LossModules, and the per-sample functions they are made of.
+
+What they have in common, and their own docstrings do not repeat:
+
+Arguments:
+    actor_network: the policy, with ``get_dist``.
+    qvalue_network: one critic, which is joined by re-initialised copies, or a list of critics.
+    num_qvalue_nets: how many critics; the minimum of them is taken.
+    loss_function: distance of values to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"`` or
+        ``"huber"`` (delta 20).
+    gamma: discount; the same as ``make_value_estimator(gamma=...)``, 0.99 by default.
+    reduction: ``"mean"`` (the default), ``"sum"`` or ``"none"`` (a loss for each row).
+
+Reads: the ``in_keys`` of the networks; ``action``, where it is discrete as integers ``(batch,)`` or
+``(batch, 1)`` or one-hot; if present ``priority_weight`` (losses become weighted means,
+``sum(w * l) / sum(w)``) and ``("collector", "mask")`` (rows that do not count). A loss of
+transitions also reads the inputs of networks at s' under ``"next"``, ``("next", "reward")``,
+``("next", "done")``, ``("next", "terminated")``, and if present ``steps_to_next_obs`` (n-step).
+``set_keys`` gives the entries other names.
+
+Returns: ``loss_*``, exactly what is minimised; everything else is detached, a mean to look at. What
+prioritized replay needs is written into the batch as ``td_error`` ``(batch,)``.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +64,7 @@ if TYPE_CHECKING:
     from composerl.losses.iqn import IQNLoss
     from composerl.losses.ppo import ClipPPOLoss
     from composerl.losses.rewards import GAILReward, gail_reward
-    from composerl.losses.sac import SACLoss
-    from composerl.losses.squashed import squashed_sample
+    from composerl.losses.sac import SACLoss, squashed_sample
     from composerl.losses.world_model import WorldModelLoss
     from composerl.losses.xql import XQLLoss
 

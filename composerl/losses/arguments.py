@@ -13,13 +13,14 @@ from torchrl.data import Composite, TensorSpec
 __all__ = ["action_box", "check_number", "check_whole", "independent_copies"]
 
 
-def check_number(name: str, value: Any, low: float, high: float, *, ends: str = "()") -> float:
-    """``value`` if it lies in the interval, else a ValueError; ``ends`` as in mathematics."""
+def check_number(name: str, value: Any, interval: str) -> float:
+    """``value`` if it lies in the interval, written as in mathematics, else a ValueError."""
+    low, high = map(float, interval[1:-1].split(","))
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    above = number and (low <= value if ends[0] == "[" else low < value)
-    below = number and (value <= high if ends[1] == "]" else value < high)
+    above = number and (low <= value if interval[0] == "[" else low < value)
+    below = number and (value <= high if interval[-1] == "]" else value < high)
     if not (above and below):  # NaN fails every comparison and ends here too
-        raise ValueError(f"{name} must be in {ends[0]}{low}, {high}{ends[1]}, got {value!r}")
+        raise ValueError(f"{name} must be in {interval}, got {value!r}")
     return value
 
 
@@ -45,11 +46,8 @@ def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tenso
 def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:
     """``number`` networks: the given list, or one network and re-initialised copies of it.
 
-    Copies are initialised by PyTorch's defaults; pass a list to choose otherwise.
-
-    Raises:
-        ValueError: if a list of another length is given, or if a single network has parameters
-            that ``reset_parameters`` does not reach, so that its copies would stay identical.
+    Copies are initialised by PyTorch's defaults; a network with parameters that
+    ``reset_parameters`` does not reach is refused, as its copies would stay identical.
     """
     if number < 1:
         raise ValueError(f"num_qvalue_nets must be at least 1, got {number}")

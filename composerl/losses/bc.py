@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor
@@ -24,32 +22,17 @@ class BCLoss(LeanLoss):
     for which that takes the cross entropy of a *sampled* action and fails; the policy is called
     directly; masks and weights are read.
 
-    Args:
-        actor_network: the policy, with ``get_dist``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-
-    Reads ``action`` (floats, or integers ``(B,)`` or ``(B, 1)``, or one-hot) and the ``in_keys`` of
-    the policy; if present ``priority_weight`` and ``("collector", "mask")``. Returns ``loss_bc``.
+    Arguments and what is read: see :mod:`composerl.losses`. Returns ``loss_bc``.
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import BCLoss
         >>> from composerl.modules import categorical_actor
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> loss = BCLoss(categorical_actor(Spaces(obs_shape=(4,), num_actions=2)))
-        >>> batch = {"observation": torch.randn(8, 4), "action": torch.randint(2, (8,))}
-        >>> loss(TensorDict(batch, [8]))["loss_bc"].shape
+        >>> env = make_env("CartPole-v1")
+        >>> BCLoss(categorical_actor(env))(env.rollout(4))["loss_bc"].shape
         torch.Size([])
     """
 
-    @dataclass
-    class _AcceptedKeys:
-        action: NestedKey = "action"
-        priority_weight: NestedKey = "priority_weight"
-
-    tensor_keys: _AcceptedKeys
-    default_keys = _AcceptedKeys
     default_value_estimator = None
     out_keys = ["loss_bc"]  # noqa: RUF012
 

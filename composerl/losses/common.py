@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import inf
 from typing import Any
 
 import torch
@@ -21,18 +19,24 @@ from composerl.losses.functional import DISTANCES, distance
 from composerl.losses.networks import PlainNetworks
 from composerl.losses.reading import blank, call_network, read, step_key
 
-__all__ = ["LeanLoss", "TransitionKeys"]
+__all__ = ["LeanLoss", "RowKeys", "TransitionKeys"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass
-class TransitionKeys:
-    """The keys of a loss of transitions."""
+class RowKeys:
+    """The keys of every loss."""
 
     action: NestedKey = "action"
-    priority: NestedKey = "td_error"
     priority_weight: NestedKey = "priority_weight"
+
+
+@dataclass
+class TransitionKeys(RowKeys):
+    """The keys of a loss of transitions."""
+
+    priority: NestedKey = "td_error"
     reward: NestedKey = "reward"
     done: NestedKey = "done"
     terminated: NestedKey = "terminated"
@@ -41,11 +45,14 @@ class TransitionKeys:
 class LeanLoss(PlainNetworks):
     """What the losses here share; see :class:`PlainNetworks` for how they hold their networks.
 
-    A subclass assigns its networks, makes buffers of its numbers by :meth:`coefficient`, lists
-    what it reads in :meth:`_reads`, and writes the equations in :meth:`_rows`, row by row: masks,
-    priorities and reductions are done here.
+    A subclass names its keys in ``_AcceptedKeys``, assigns its networks, makes buffers of its
+    numbers by :meth:`coefficient`, lists what it reads in :meth:`_reads`, and writes the equations
+    in :meth:`_rows`, row by row: masks, priorities and reductions are done here.
     """
 
+    _AcceptedKeys: type[RowKeys] = RowKeys
+    default_keys: type[RowKeys] = RowKeys
+    tensor_keys: Any  # an _AcceptedKeys of the subclass
     default_value_estimator = ValueEstimators.TD0
     SUPPORTED_VALUE_ESTIMATORS: tuple[ValueEstimators, ...] = (
         ValueEstimators.TD0,
@@ -65,20 +72,10 @@ class LeanLoss(PlainNetworks):
         self._in_keys: list[NestedKey] | None = None
 
     def coefficient(
-        self,
-        name: str,
-        value: float,
-        low: float = 0,
-        high: float = inf,
-        *,
-        ends: str = "()",
-        symbol: str = "",
+        self, name: str, value: float, interval: str = "(0, inf)", *, symbol: str = ""
     ) -> None:
-        """Keep a number as a buffer, if it lies in the interval; ``symbol`` is what it is called.
-
-        As a buffer it travels in the state dict and moves with the loss.
-        """
-        check_number(f"{name} ({symbol})" if symbol else name, value, low, high, ends=ends)
+        """Keep a number of the interval as a buffer, which moves with the loss and is saved."""
+        check_number(f"{name} ({symbol})" if symbol else name, value, interval)
         self.register_coeff_buffer(name, float(value))
 
     # ---- keys and the value estimator ----------------------------------------------------
@@ -110,7 +107,7 @@ class LeanLoss(PlainNetworks):
         if hyperparams.get("gamma", 0.0) is None:
             del hyperparams["gamma"]
         if isinstance(gamma := hyperparams.get("gamma"), (int, float)):
-            check_number("gamma", gamma, 0, 1, ends="[]")
+            check_number("gamma", gamma, "[0, 1]")
         if isinstance(value_type, ValueEstimatorBase) or (
             isinstance(value_type, type) and issubclass(value_type, ValueEstimatorBase)
         ):
@@ -198,15 +195,30 @@ class LeanLoss(PlainNetworks):
     def _reduced(
         self, batch: TensorDictBase, mask: Tensor | None, rows: dict[str, Tensor]
     ) -> TensorDict:
-        reduce, average = self._reducer(batch, mask)
-        shape = batch.batch_size if self.reduction == "none" else torch.Size([])
+        """Losses with masks and priority weights, metrics with masks only."""
+        weights = None
+        if self.use_prioritized_weights in (True, "auto"):
+            weights = batch.get(self.tensor_keys.priority_weight, None)
+        if weights is not None:
+            weights = weights.reshape(batch.batch_size)
+        each = self.reduction == "none"
+        shape = batch.batch_size if each else torch.Size([])
+        # The usual case, without the search for masks.
+        plain = mask is None and weights is None and self.reduction == "mean"
+        masked = None if mask is None else batch
         out = {}
         for key, value in rows.items():
-            if key.startswith("loss_"):
-                out[key] = reduce(value)
-                continue
-            value = value.detach() if value.requires_grad else value
-            out[key] = average(value) if value.ndim else value.expand(shape)
+            minimised = key.startswith("loss_")
+            if not minimised and value.requires_grad:
+                value = value.detach()
+            if not minimised and not value.ndim:
+                out[key] = value.expand(shape)
+            elif plain:
+                out[key] = value.mean()
+            elif minimised:
+                out[key] = self._reduce_loss(value, masked, weights=weights)
+            else:
+                out[key] = self._reduce_loss(value, masked, reduction="none" if each else "mean")
         return TensorDict(out, shape)
 
     def _mask(self, batch: TensorDictBase) -> Tensor | None:
@@ -214,21 +226,3 @@ class LeanLoss(PlainNetworks):
         masks = [batch.get(key, None) for key in self._loss_mask_keys()]
         masks = [mask.reshape(batch.batch_size) for mask in masks if mask is not None]
         return torch.stack(masks).all(0) if masks else None
-
-    def _reducer(
-        self, batch: TensorDictBase, mask: Tensor | None
-    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """How rows become losses (with masks and priority weights) and metrics (masks only)."""
-        weights = None
-        if self.use_prioritized_weights in (True, "auto"):
-            weights = batch.get(self.tensor_keys.priority_weight, None)
-        if weights is not None:
-            weights = weights.reshape(batch.batch_size)
-        if mask is None and weights is None and self.reduction == "mean":
-            return torch.mean, torch.mean  # the usual case, without the search for masks
-        masked = None if mask is None else batch
-        metric = "none" if self.reduction == "none" else "mean"
-        return (
-            partial(self._reduce_loss, tensordict=masked, weights=weights),
-            partial(self._reduce_loss, tensordict=masked, reduction=metric),
-        )

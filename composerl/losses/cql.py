@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
-from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import check_whole
@@ -39,20 +38,13 @@ class CQLLoss(SACLoss):
 
     Difference to ``torchrl.objectives.CQLLoss``: there the logsumexp spans three values whatever
     ``num_random`` is, uniform actions are drawn from [-1, 1] whatever the bounds, the Lagrange
-    multiplier never multiplies, and ``loss_actor_bc`` would be summed with the rest. Here the
-    outputs named ``loss_*`` are exactly what is minimised.
+    multiplier never multiplies, and ``loss_actor_bc`` would be summed with the rest.
 
     Args:
-        actor_network: the policy, with ``get_dist``, bounded actions and reparametrised samples.
-        qvalue_network: one critic or a list of ``num_qvalue_nets`` critics.
+        actor_network: see :class:`~composerl.losses.SACLoss`, like the next.
+        qvalue_network: one critic or a list.
 
     Keyword Args:
-        num_qvalue_nets: how many critics.
-        loss_function: distance of the critics to their target.
-        alpha_init: initial temperature of SAC.
-        fixed_alpha: keep it.
-        target_entropy: entropy it is tuned to, ``"auto"`` for minus the action's dimension.
-        action_spec: the action box; the actor's own by default.
         temperature: T > 0 of the logsumexp; small values approach the maximum.
         min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative. 5 to 10.
         num_random: n >= 1.
@@ -63,13 +55,11 @@ class CQLLoss(SACLoss):
         lagrange_thresh: that gap, > 0.
         calibrated: Cal-QL (Nakamoto et al. 2023): values of policy actions count at least as much
             as the data's Monte Carlo return, read from ``mc_return``.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: the keyword arguments of :class:`~composerl.losses.SACLoss`.
 
-    Reads what :class:`~composerl.losses.IQLLoss` does, with the actor's ``("next", ...)`` inputs in
-    place of V's, and ``mc_return`` ``(batch, 1)`` if calibrated. Returns ``loss_actor``,
-    ``loss_qvalue``, ``loss_cql``, ``loss_alpha`` (unless fixed), ``loss_alpha_prime`` (Lagrange),
-    and detached ``alpha``, ``alpha_prime`` (Lagrange) and ``entropy``. Writes ``td_error``.
+    Reads, writes and returns what :class:`~composerl.losses.SACLoss` does; if calibrated reads
+    ``mc_return`` ``(batch, 1)``; also returns ``loss_cql`` and, with Lagrange,
+    ``loss_alpha_prime`` and ``alpha_prime``.
 
     ``loss.imitate = True`` makes the actor maximise the log-probability of the data's actions in
     place of Q: a behaviour-cloning start.
@@ -87,12 +77,6 @@ class CQLLoss(SACLoss):
         actor_network: ProbabilisticTensorDictSequential,
         qvalue_network: TensorDictModule | Sequence[TensorDictModule],
         *,
-        num_qvalue_nets: int = 2,
-        loss_function: str = "l2",
-        alpha_init: float = 1.0,
-        fixed_alpha: bool = False,
-        target_entropy: Literal["auto"] | float | None = "auto",
-        action_spec: TensorSpec | None = None,
         temperature: float = 1.0,
         min_q_weight: float = 5.0,
         num_random: int = 10,
@@ -101,21 +85,9 @@ class CQLLoss(SACLoss):
         with_lagrange: bool = False,
         lagrange_thresh: float = 5.0,
         calibrated: bool = False,
-        gamma: float | None = None,
-        reduction: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            num_qvalue_nets=num_qvalue_nets,
-            loss_function=loss_function,
-            alpha_init=alpha_init,
-            fixed_alpha=fixed_alpha,
-            target_entropy=target_entropy,
-            action_spec=action_spec,
-            gamma=gamma,
-            reduction=reduction,
-        )
+        super().__init__(actor_network, qvalue_network, **options)
         self.num_random = check_whole("num_random", num_random, 1)
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
@@ -124,7 +96,7 @@ class CQLLoss(SACLoss):
         self.imitate = False
         self.register_buffer("log_volume", (self.high - self.low).log().sum())
         self.coefficient("temperature", temperature)
-        self.coefficient("min_q_weight", min_q_weight, ends="[)", symbol="alpha")
+        self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
         self.coefficient("lagrange_thresh", lagrange_thresh)
         if with_lagrange:
             self.log_alpha_prime = nn.Parameter(torch.zeros(()))
@@ -132,10 +104,8 @@ class CQLLoss(SACLoss):
     @property
     def out_keys(self) -> list[str]:
         """The outputs, which depend on the options."""
-        keys = ["loss_actor", "loss_qvalue", "loss_cql"]
-        keys += [] if self.fixed_alpha else ["loss_alpha"]
-        keys += ["loss_alpha_prime", "alpha_prime"] if self.with_lagrange else []
-        return [*keys, "alpha", "entropy"]
+        tuned = ["loss_alpha_prime", "alpha_prime"] if self.with_lagrange else []
+        return [*super().out_keys, "loss_cql", *tuned]
 
     def _reads(self) -> list[NestedKey]:
         return super()._reads() + ([self.tensor_keys.mc_return] if self.calibrated else [])
@@ -160,24 +130,24 @@ class CQLLoss(SACLoss):
                 [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
             )
 
-        q = self._q(self.qvalue_network, batch, actions, several=True)
+        q = self._q(self.qvalue_network, batch, actions)
         q_data = q[:, -1]
         floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
-        rows, constants = {}, {"alpha": alpha}
+        rows = {"alpha": alpha}
         if self.with_lagrange:
             alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
             excess = difference - self.lagrange_thresh
             rows["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
             rows["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
-            constants["alpha_prime"] = alpha_prime
+            rows["alpha_prime"] = alpha_prime
         else:
             rows["loss_cql"] = self.min_q_weight * difference.sum(0)
 
         gain = dist.log_prob(data_action) if self.imitate else self._gain(batch, new_action)
         rows["loss_actor"] = alpha * log_prob - gain
         rows |= self._critic_rows(q_data, target)
-        return rows | self._temperature_rows(log_prob) | constants
+        return rows | self._temperature_rows(log_prob)
 
     def _next_value(
         self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor
@@ -187,8 +157,7 @@ class CQLLoss(SACLoss):
             actions, log_prob = actions[:-1], log_prob[:-1]
         else:
             actions, log_prob = actions[-1:], log_prob[-1:]
-        critics = self.target_qvalue_network
-        values = self._q(critics, batch, actions, several=True, next_step=True).amin(0)
+        values = self._q(self.target_qvalue_network, batch, actions, next_step=True).amin(0)
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)

@@ -31,17 +31,13 @@ class DiscreteCQLLoss(LeanLoss):
             ``QValueActor`` works.
 
     Keyword Args:
-        loss_function: distance to the target: ``"l2"``, ``"l1"``, ``"smooth_l1"``, ``"huber"``.
         double_dqn: choose the next action by the online network; else by the target network.
         temperature: T > 0 of the logsumexp.
         min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        loss_function: see :mod:`composerl.losses`, like ``gamma``, ``reduction`` and what is read.
 
-    Reads ``action`` (integers ``(batch,)`` or ``(batch, 1)``, or one-hot), its inputs at s
-    and s', ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")``; if present
-    ``steps_to_next_obs``, ``priority_weight``, ``("collector", "mask")``. Returns ``loss_qvalue``,
-    ``loss_cql`` and the detached means ``pred_value`` and ``target_value``. Writes ``td_error``.
+    Returns ``loss_qvalue``, ``loss_cql``, and ``pred_value`` and ``target_value``. Writes
+    ``td_error``.
     """
 
     @dataclass
@@ -65,7 +61,7 @@ class DiscreteCQLLoss(LeanLoss):
     ) -> None:
         super().__init__(reduction, loss_function)
         self.coefficient("temperature", temperature)
-        self.coefficient("min_q_weight", min_q_weight, ends="[)", symbol="alpha")
+        self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
         self.value_network = value_network
         self._make_target("value_network")
         self.double_dqn = double_dqn

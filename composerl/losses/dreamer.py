@@ -50,12 +50,11 @@ class DreamerLoss(WorldModelLoss):
         entropy_coeff: eta: larger keeps the actor more random.
         return_rate: share of each batch in the moving average S.
         replay_scale: weight of the replayed states' value loss; 0 for none.
-        context: as for :class:`WorldModelLoss`, and so are the others.
+        **options: the keyword arguments of :class:`WorldModelLoss`.
 
-    Reads: what :class:`WorldModelLoss` does.
-
-    Returns: its losses, ``loss_actor``, ``loss_value``, ``loss_replay``; detached ``kl``,
-    ``entropy`` (of the actor), ``return`` (imagined), ``value``, ``return_range`` (S).
+    Reads what :class:`WorldModelLoss` does. Returns its outputs, ``loss_actor``, ``loss_value``,
+    ``loss_replay``, and ``entropy`` (of the actor), ``return`` (imagined), ``value``,
+    ``return_range`` (S).
 
     Example:
         >>> import torch
@@ -67,11 +66,9 @@ class DreamerLoss(WorldModelLoss):
         >>> actor = dreamer_actor(spaces, "debug")
         >>> loss = DreamerLoss(
         ...     actor.world_network, actor.actor_network, dreamer_critic(spaces, "debug"))
-        >>> batch = TensorDict({
-        ...     "observation": torch.randint(0, 256, (2, 5, 1, 16, 16), dtype=torch.uint8),
-        ...     "action": torch.randint(0, 3, (2, 5)), "reward": torch.randn(2, 5),
-        ...     "first": torch.zeros(2, 5, dtype=torch.bool),
-        ...     "terminal": torch.zeros(2, 5, dtype=torch.bool)}, [2, 5])
+        >>> image, zero = torch.zeros(2, 5, 1, 16, 16, dtype=torch.uint8), torch.zeros(2, 5)
+        >>> batch = TensorDict({"observation": image, "action": zero.long(), "reward": zero,
+        ...                     "first": zero.bool(), "terminal": zero.bool()}, [2, 5])
         >>> [key for key in loss(batch).keys() if key in ("loss_actor", "loss_value")]
         ['loss_actor', 'loss_value']
     """
@@ -92,25 +89,17 @@ class DreamerLoss(WorldModelLoss):
         entropy_coeff: float = 3e-4,
         return_rate: float = 0.01,
         replay_scale: float = 0.3,
-        context: int = 1,
-        gamma: float = 1 - 1 / 333,
-        dynamics_scale: float = 1.0,
-        representation_scale: float = 0.1,
-        free_nats: float = 1.0,
-        reduction: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            world_network, context=context, gamma=gamma, dynamics_scale=dynamics_scale,
-            representation_scale=representation_scale, free_nats=free_nats, reduction=reduction,
-        )  # fmt: skip
+        super().__init__(world_network, **options)
         self.actor_network = actor_network
         self.value_network = value_network
         self._make_target("value_network")
         self.horizon = check_whole("horizon", horizon, 1)
-        self.coefficient("lmbda", lmbda, 0, 1, ends="[]")
-        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
-        self.coefficient("return_rate", return_rate, 0, 1, ends="(]")
-        self.coefficient("replay_scale", replay_scale, ends="[)")
+        self.coefficient("lmbda", lmbda, "[0, 1]")
+        self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
+        self.coefficient("return_rate", return_rate, "(0, 1]")
+        self.coefficient("replay_scale", replay_scale, "[0, inf)")
         self.register_buffer("return_range", torch.tensor(0.0))
 
     @dispatch
@@ -120,7 +109,8 @@ class DreamerLoss(WorldModelLoss):
         shape = fit.reward.shape
         features, log_probs, actions = self._imagine(fit.latent)
         with torch.no_grad():
-            reward, continues = self._outcomes(features[1:])
+            reward = two_hot_mean(self.world_network.reward_head(features[1:]), self.bins)
+            continues = self.world_network.continue_head(features[1:]).squeeze(-1).sigmoid()
             average = two_hot_mean(self.target_value_network(features[:-1]), self.bins)
             last = two_hot_mean(self.value_network(features[-1:]), self.bins)
         logits = self.value_network(features[:-1])
@@ -168,12 +158,6 @@ class DreamerLoss(WorldModelLoss):
             log_probs.append(log_prob)
             actions.append(action)
         return torch.stack(features), torch.stack(log_probs), torch.stack(actions)
-
-    def _outcomes(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Reward and continue that the model expects on arriving at imagined states."""
-        world = self.world_network
-        reward = two_hot_mean(world.reward_head(features), self.bins)
-        return reward, world.continue_head(features).squeeze(-1).sigmoid()
 
     def _scale(self, returns: Tensor, mask: Tensor | None) -> Tensor:
         """What advantages are divided by; in training mode the returns first move it."""

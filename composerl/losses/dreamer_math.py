@@ -119,14 +119,7 @@ def free_nats_kl(
 def return_range(
     returns: Tensor, low: float = 0.05, high: float = 0.95, mask: Tensor | None = None
 ) -> Tensor:
-    """Distance of two quantiles of all returns, a scale that outliers do not move.
-
-    Args:
-        returns: any shape.
-        low: the lower quantile.
-        high: the upper quantile.
-        mask: which of them count, broadcast to ``returns``.
-    """
+    """Distance of two quantiles of all returns (that ``mask`` counts): outliers do not move it."""
     if mask is not None:
         returns = returns.masked_fill(~mask, torch.nan)
     ends = torch.nanquantile(returns.detach(), returns.new_tensor([low, high]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor
 
 from composerl.losses.arguments import check_number
-from composerl.losses.common import LeanLoss
+from composerl.losses.common import LeanLoss, RowKeys
 from composerl.losses.functional import gaussian_nll
 from composerl.losses.reading import evaluate, read, step_key
 
@@ -48,38 +47,28 @@ class DynamicsLoss(LeanLoss):
         bounds_weight: c >= 0: larger values pull the learned bounds of the variance together.
         per_member: the first dimension of the batch is the member: each sees rows of its own
             (a bootstrap). Otherwise all see all rows.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        reduction: see :mod:`composerl.losses`.
 
     Reads: ``observation``, ``action``, ``("next", "observation")``, ``("next", "reward")``, with a
-    termination head ``("next", "terminated")``; if present ``priority_weight`` and
-    ``("collector", "mask")``.
+    termination head ``("next", "terminated")``.
 
-    Returns: ``loss_dynamics``, ``loss_bounds``, with a head ``loss_terminated``; detached ``mse``,
-    the squared error of the means over members and entries, in units of the targets' variance as
-    :meth:`holdout_mse` is.
+    Returns: ``loss_dynamics``, ``loss_bounds``, with a head ``loss_terminated``; ``mse``, the
+    squared error of the means, in units of the targets' variance as :meth:`holdout_mse` is.
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import DynamicsLoss
         >>> from composerl.modules import ensemble
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
-        >>> loss = DynamicsLoss(ensemble(spaces))
-        >>> batch = TensorDict({
-        ...     "observation": torch.randn(4, 3), "action": torch.rand(4, 1),
-        ...     "next": {"observation": torch.randn(4, 3), "reward": torch.randn(4, 1)}}, [4])
-        >>> sorted(loss(batch).keys())
+        >>> env = make_env("Pendulum-v1")
+        >>> sorted(DynamicsLoss(ensemble(env))(env.rollout(4)).keys())
         ['loss_bounds', 'loss_dynamics', 'mse']
     """
 
     @dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys(RowKeys):
         observation: NestedKey = "observation"
-        action: NestedKey = "action"
         reward: NestedKey = "reward"
         terminated: NestedKey = "terminated"
-        priority_weight: NestedKey = "priority_weight"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
@@ -96,7 +85,7 @@ class DynamicsLoss(LeanLoss):
         super().__init__(reduction)
         self.dynamics_network = dynamics_network
         self.per_member = per_member
-        self.coefficient("bounds_weight", bounds_weight, ends="[)")
+        self.coefficient("bounds_weight", bounds_weight, "[0, inf)")
 
     @property
     def model(self) -> Any:
@@ -124,19 +113,14 @@ class DynamicsLoss(LeanLoss):
                 f"with per_member the batch has shape ({model.members}, rows...), "
                 f"got {tuple(shape)}"
             )
-        names = (keys.observation, keys.action)
-        inputs = [self._column(batch, name) for name in names]
-        mean, log_var, logit = evaluate(model.predict, names, inputs)
-        following, reward = (
-            self._column(batch, step_key(name)) for name in (keys.observation, keys.reward)
-        )
-        target = torch.cat([following - inputs[0], reward], -1)
+        *inputs, target = (self._flat(x, batch.ndim) for x in self.columns(batch))
+        mean, log_var, logit = evaluate(model.predict, (keys.observation, keys.action), inputs)
 
         nll = gaussian_nll(target - mean, log_var).mean(-1)
         spread = self.bounds_weight * (model.max_log_var - model.min_log_var).sum()
         rows = {"loss_dynamics": self._members(nll, shape), "loss_bounds": spread.expand(shape)}
         if logit is not None:
-            ended = self._column(batch, step_key(keys.terminated)).squeeze(-1)
+            ended = self._flat(read(batch, step_key(keys.terminated)), batch.ndim).squeeze(-1)
             cross_entropy = F.binary_cross_entropy_with_logits(
                 logit, ended.to(logit.dtype).expand_as(logit), reduction="none"
             )
@@ -169,14 +153,11 @@ class DynamicsLoss(LeanLoss):
     def parameter_groups(
         self, lr: float = 1e-3, weight_decay: tuple[float, float] = (2.5e-5, 1e-4)
     ) -> list[dict[str, Any]]:
-        """Groups for an optimizer: weight decay grows from the first layer to the last.
+        """Groups for an optimizer: ``weight_decay`` is that of the first and the last layer.
 
-        Args:
-            lr: learning rate of all groups.
-            weight_decay: of the first and the last layer's weights; in between along a straight
-                line. Biases and bounds have none.
+        It grows along a straight line in between; biases and bounds have none.
         """
-        first, last = (check_number("weight_decay", d, 0, inf, ends="[)") for d in weight_decay)
+        first, last = (check_number("weight_decay", d, "[0, inf)") for d in weight_decay)
         layers = list(self.model.layers)
         groups: list[dict[str, Any]] = []
         for depth, layer in enumerate(layers):
@@ -188,10 +169,9 @@ class DynamicsLoss(LeanLoss):
 
     # ---- shapes: (batch...) becomes (rows) or (members, rows), and back ---------------------
 
-    def _column(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
-        value = read(batch, key)
+    def _flat(self, value: Tensor, ndim: int) -> Tensor:
         lead = (self.model.members,) if self.per_member else ()
-        return value.reshape(*lead, -1, *value.shape[batch.ndim :])
+        return value.reshape(*lead, -1, *value.shape[ndim:])
 
     def _squared_error(self, target: Tensor, mean: Tensor) -> Tensor:
         return ((target - mean) / self.model.target_std).square()

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from composerl.losses.functional import quantile_huber_loss
-from composerl.losses.quantile import QuantileLoss, pick
+from composerl.losses.iqn import QuantileLoss, pick
 
 __all__ = ["FQFLoss"]
 
@@ -49,30 +49,19 @@ class FQFLoss(QuantileLoss):
         entropy_coeff: beta >= 0, keeps the fractions from collapsing: larger is more uniform.
         reuse_fractions: the target's fractions are those proposed for s, as in the authors' code;
             else they are proposed for s' (from the features of the network that chooses a').
-        double_dqn: the online network chooses a'; else the target network.
-        kappa: > 0, where the Huber function turns linear: small values give quantiles, large ones
-            expectiles.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        double_dqn: see :class:`~composerl.losses.IQNLoss`, like ``kappa``, ``gamma`` and
+            ``reduction``.
 
-    Reads what :class:`~composerl.losses.IQNLoss` does. Returns ``loss_qvalue``, ``loss_fraction``
-    and detached means: ``pred_value`` (Q(s, a)), ``target_value``, ``td_error`` and
-    ``fraction_entropy`` (log N when uniform). Writes the priority ``td_error`` ``(batch,)`` into
-    the batch: the absolute difference of the target's mean and Q(s, a).
+    Reads, writes and returns what :class:`~composerl.losses.IQNLoss` does; also returns
+    ``loss_fraction`` and ``fraction_entropy`` (log N when uniform).
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import FQFLoss
         >>> from composerl.modules import fqf_network
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> actor = fqf_network(Spaces(obs_shape=(4,), num_actions=2), (16, 16), num_quantiles=8)
-        >>> loss = FQFLoss(actor.value_network, actor.fraction_network)
-        >>> batch = TensorDict({
-        ...     "observation": torch.randn(3, 4), "action": torch.tensor([0, 1, 1]),
-        ...     "next": {"observation": torch.randn(3, 4), "reward": torch.ones(3, 1),
-        ...              "terminated": torch.zeros(3, 1, dtype=torch.bool)}}, [3])
-        >>> out = loss(batch)
+        >>> env = make_env("CartPole-v1")
+        >>> actor = fqf_network(env, num_quantiles=8)
+        >>> out = FQFLoss(actor.value_network, actor.fraction_network)(env.rollout(3))
         >>> sorted(key for key in out.keys() if key.startswith("loss_"))
         ['loss_fraction', 'loss_qvalue']
     """
@@ -98,7 +87,7 @@ class FQFLoss(QuantileLoss):
         super().__init__(value_network, double_dqn, kappa, reduction)
         self.fraction_network = fraction_network
         self.reuse_fractions = reuse_fractions
-        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
+        self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
         self.make_value_estimator(gamma=gamma)
 
     def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:

@@ -95,8 +95,7 @@ def xql_value_loss(
     Args:
         q_values: target critics, ``(critics, batch)``; detached here.
         value: V(s), ``(batch,)``. Gradients flow through it.
-        loss_temperature: see :func:`gumbel_rescale_loss`.
-        max_value_diff_exp: see :func:`gumbel_rescale_loss`.
+        loss_temperature: see :func:`gumbel_rescale_loss`, like ``max_value_diff_exp``.
     """
     return gumbel_rescale_loss(
         q_values.detach().amin(0) - value, loss_temperature, max_value_diff_exp

@@ -11,9 +11,9 @@ from tensordict.nn import TensorDictModule, dispatch
 from torch import Tensor
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.common import LeanLoss
+from composerl.losses.common import LeanLoss, RowKeys
 from composerl.losses.functional import discriminator_loss
-from composerl.losses.reading import action_index, read
+from composerl.losses.reading import action_index, blank, read
 
 __all__ = ["GAILLoss"]
 
@@ -46,48 +46,40 @@ class GAILLoss(LeanLoss):
         entropy_coeff: :math:`c_H`, larger values keep the discriminator undecided.
         label_smoothing: labels become 1 - s and s, s in [0, 0.5): bounds the optimal logits by
             log((1 - s) / s), and the reward with them.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        reduction: see :mod:`composerl.losses`.
 
-    Reads ``observation``, ``action`` (the policy's; floats, or integers ``(B,)`` or ``(B, 1)``, or
-    one-hot) and ``("expert", "observation")``, ``("expert", "action")``; other names by
-    ``set_keys``, for example TorchRL's own, ``set_keys(observation="collector_observation",
-    action="collector_action", expert_observation="expert_observation",
-    expert_action="expert_action")``. Batches of different sizes are entries of a TensorDict without
-    batch size, or keyword arguments; their first dimension counts the rows. If the TensorDict has
-    a batch size, rows are pairs of one policy and one expert row each. ``("collector", "mask")``
-    and ``priority_weight``, if present, apply to the policy's rows, and to the expert's if paired.
-    The penalty mixes policy row i with expert row i modulo their number, so that the order of a
-    batch should be random.
+    Reads ``observation``, ``action`` (the policy's) and ``("expert", "observation")``,
+    ``("expert", "action")``; ``set_keys`` gives them other names, for example TorchRL's own
+    (``collector_observation``, ``collector_action``, ``expert_observation``, ``expert_action``).
+    Batches of different sizes are entries of a TensorDict without batch size, or keyword arguments;
+    their first dimension counts the rows. If the TensorDict has a batch size, rows are pairs of one
+    policy and one expert row each. Masks and ``priority_weight`` apply to the policy's rows, and to
+    the expert's if paired. The penalty mixes policy row i with expert row i modulo their number, so
+    that the order of a batch should be random.
 
-    Returns ``loss_discriminator``, with a penalty ``loss_gradient_penalty``, and, detached,
+    Returns ``loss_discriminator``, with a penalty ``loss_gradient_penalty``, and
     ``accuracy_expert``, ``accuracy_policy`` (shares of rows told right), ``logits_expert``,
     ``logits_policy`` (means) and ``entropy`` (of the decision, in nats). With ``"none"`` the loss
     has the policy's rows, to each of which half the expert's mean is added where they are unpaired.
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import GAILLoss
         >>> from composerl.modules import discriminator
-        >>> from composerl.envs.spaces import Spaces
         >>> from tensordict import TensorDict
-        >>> spaces = Spaces(obs_shape=(4,), num_actions=2)
-        >>> loss = GAILLoss(discriminator(spaces), num_actions=2)
-        >>> expert = TensorDict(
-        ...     {"observation": torch.randn(16, 4), "action": torch.randint(2, (16,))}, [16])
-        >>> out = loss(TensorDict({"observation": torch.randn(8, 4),
-        ...                        "action": torch.randint(2, (8,)), "expert": expert}))
-        >>> out["loss_discriminator"].shape
+        >>> env = make_env("CartPole-v1")
+        >>> batch = TensorDict(env.rollout(4).select("observation", "action").to_dict())
+        >>> batch["expert"] = env.rollout(6)
+        >>> GAILLoss(discriminator(env), num_actions=2)(batch)["loss_discriminator"].shape
         torch.Size([])
     """
 
     @dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys(RowKeys):
         observation: NestedKey = "observation"
-        action: NestedKey = "action"
         expert_observation: NestedKey = ("expert", "observation")
         expert_action: NestedKey = ("expert", "action")
         discriminator_pred: NestedKey = "logits"
-        priority_weight: NestedKey = "priority_weight"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
@@ -108,18 +100,18 @@ class GAILLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
-        self.coefficient("gp_lambda", gp_lambda, ends="[)")
-        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
-        self.coefficient("label_smoothing", label_smoothing, 0, 0.5, ends="[)")
+        self.coefficient("gp_lambda", gp_lambda, "[0, inf)")
+        self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
+        self.coefficient("label_smoothing", label_smoothing, "[0, 0.5)")
         if len(discriminator_network.in_keys) != 2:
             raise ValueError(
                 "discriminator_network must read two entries, observation and action, "
                 f"got in_keys {discriminator_network.in_keys}"
             )
         self.discriminator_network = discriminator_network
-        self.num_actions = (
-            None if num_actions is None else check_whole("num_actions", num_actions, 2)
-        )
+        self.num_actions = num_actions
+        if num_actions is not None:
+            check_whole("num_actions", num_actions, 2)
         self.penalised = gp_lambda > 0
         if self.penalised:
             self.out_keys = [*self.out_keys, "loss_gradient_penalty"]
@@ -135,12 +127,12 @@ class GAILLoss(LeanLoss):
         paired = len(tensordict.batch_size) > 0
         policy = tensordict if paired else self._as_rows(tensordict)
         mask = self._mask(policy)
-        obs, action = self._pairs(
-            tensordict, keys.observation, keys.action, policy.batch_size, mask
-        )
-        rows = policy.batch_size if paired else read(tensordict, keys.expert_observation).shape[:1]
+        policy = policy if mask is None else blank(policy, mask)
+        obs, action = self._pairs(policy, keys.observation, keys.action, policy.batch_size)
+        expert = policy if paired else tensordict
+        rows = policy.batch_size if paired else read(expert, keys.expert_observation).shape[:1]
         expert_obs, expert_action = self._pairs(
-            tensordict, keys.expert_observation, keys.expert_action, rows, mask if paired else None
+            expert, keys.expert_observation, keys.expert_action, rows
         )
         logits = self._logits(torch.cat([obs, expert_obs]), torch.cat([action, expert_action]))
         label = torch.zeros_like(logits)
@@ -179,11 +171,9 @@ class GAILLoss(LeanLoss):
         """What concerns the policy's rows, with their number as its batch size."""
         keys = self.tensor_keys
         rows = read(tensordict, keys.observation).shape[:1]
-        entries = {
-            key: value
-            for key in (*self._loss_mask_keys(), keys.priority_weight)
-            if (value := tensordict.get(key, None)) is not None
-        }
+        names = (keys.observation, keys.action, keys.priority_weight, *self._loss_mask_keys())
+        found = {key: tensordict.get(key, None) for key in names}
+        entries = {key: value for key, value in found.items() if value is not None}
         for key, value in entries.items():
             if value.shape[:1] != rows:
                 raise ValueError(
@@ -193,15 +183,10 @@ class GAILLoss(LeanLoss):
         return TensorDict(entries, rows)
 
     def _pairs(
-        self,
-        batch: TensorDictBase,
-        observation_key: NestedKey,
-        action_key: NestedKey,
-        rows: torch.Size,
-        mask: Tensor | None,
+        self, batch: TensorDictBase, obs_key: NestedKey, action_key: NestedKey, rows: torch.Size
     ) -> tuple[Tensor, Tensor]:
         """Observations and float actions of one side, in rows."""
-        observation, action = read(batch, observation_key), read(batch, action_key)
+        observation, action = read(batch, obs_key), read(batch, action_key)
         if self.num_actions is not None:
             index = action_index(action, self.num_actions, rows, action_key)
             action = F.one_hot(index, self.num_actions).to(self.gp_lambda.dtype)
@@ -209,11 +194,6 @@ class GAILLoss(LeanLoss):
             raise ValueError(
                 f"entry {action_key!r} must be floats of shape {(*rows, 'actions')}, got "
                 f"{action.dtype} of shape {tuple(action.shape)}; discrete ones need num_actions"
-            )
-        if mask is not None:  # NaN in padding would reach every gradient as 0 * NaN
-            observation, action = (
-                x.masked_fill(~mask.reshape(*rows, *[1] * (x.ndim - len(rows))), 0)
-                for x in (observation, action)
             )
         return observation.flatten(0, len(rows) - 1), action.flatten(0, len(rows) - 1)
 

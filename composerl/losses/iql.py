@@ -38,45 +38,30 @@ class IQLLoss(LeanLoss):
     kept and joined by re-initialised copies.
 
     Args:
-        actor_network: the policy, with ``get_dist``.
-        qvalue_network: one critic or a list of ``num_qvalue_nets`` critics.
-        value_network: V(s).
+        actor_network: the policy.
+        qvalue_network: one critic or a list.
+        value_network: V(s), the only one that is evaluated at s' too.
 
     Keyword Args:
-        num_qvalue_nets: how many critics; the minimum of their targets is taken.
-        loss_function: distance of the critics to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"``
-            or ``"huber"`` (delta 20).
         temperature: beta, *multiplies* the advantage: 0 clones the data, larger values imitate
             only its best actions. 3 for locomotion, 10 for AntMaze, 0.5 for kitchen and adroit.
         expectile: tau in (0, 1): 0.5 is the value of the behaviour policy, larger values approach
             the best action in the data. 0.7, AntMaze 0.9.
         max_advantage_weight: upper bound of the weight.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
+            ``reduction`` and what is read.
 
-    Reads: ``action``, the ``in_keys`` of the networks, ``("next", ...)`` of the value network's,
-    ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")``; if present
-    ``steps_to_next_obs`` (n-step), ``priority_weight`` (losses become weighted means,
-    ``sum(w * l) / sum(w)``) and ``("collector", "mask")`` (rows that do not count).
-
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (detached; minus the
-    mean log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the
-    largest squared error of the critics, ``(batch,)``) into the batch for prioritized replay.
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (minus the mean
+    log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the largest
+    squared error of the critics).
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import IQLLoss
         >>> from composerl.modules import gaussian_actor, twin_q, value
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
-        >>> loss = IQLLoss(gaussian_actor(spaces), twin_q(spaces), value(spaces))
-        >>> batch = TensorDict({
-        ...     "observation": torch.randn(4, 3), "action": torch.rand(4, 1),
-        ...     "next": {"observation": torch.randn(4, 3), "reward": torch.randn(4, 1),
-        ...              "done": torch.zeros(4, 1, dtype=torch.bool),
-        ...              "terminated": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
-        >>> sorted(loss(batch).keys())
+        >>> env = make_env("Pendulum-v1")
+        >>> loss = IQLLoss(gaussian_actor(env), twin_q(env), value(env))
+        >>> sorted(loss(env.rollout(4)).keys())
         ['entropy', 'loss_actor', 'loss_qvalue', 'loss_value']
     """
 
@@ -105,9 +90,9 @@ class IQLLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction, loss_function)
-        self.coefficient("temperature", temperature, ends="[)", symbol="beta")
-        self.coefficient("expectile", expectile, 0, 1)
-        self.coefficient("max_advantage_weight", max_advantage_weight, ends="(]")
+        self.coefficient("temperature", temperature, "[0, inf)", symbol="beta")
+        self.coefficient("expectile", expectile, "(0, 1)")
+        self.coefficient("max_advantage_weight", max_advantage_weight, "(0, inf]")
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)

@@ -1,16 +1,95 @@
-"""Implicit quantile networks."""
+"""Implicit quantile networks, and what fully parameterized ones share with them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor, nn
+from torchrl.objectives import ValueEstimators
+from torchrl.objectives.value import TD0Estimator
 
 from composerl.losses.arguments import check_whole
+from composerl.losses.common import LeanLoss, TransitionKeys
 from composerl.losses.functional import quantile_huber_loss
-from composerl.losses.quantile import QuantileLoss, pick
+from composerl.losses.reading import action_index, evaluate, network_inputs, read
 
-__all__ = ["IQNLoss"]
+__all__ = ["IQNLoss", "QuantileLoss", "pick"]
+
+
+class QuantileLoss(LeanLoss):
+    """What IQN and FQF share: keys, targets, TD errors.
+
+    The value network's ``features(*inputs)`` are ``(batch, d)``, its ``quantiles(features, taus)``
+    ``(batch, actions, n)``, so that a state is read once for any number of fractions.
+    """
+
+    _AcceptedKeys = TransitionKeys
+    tensor_keys: TransitionKeys
+    default_keys = TransitionKeys
+    # A lambda-return mixes values, not distributions.
+    SUPPORTED_VALUE_ESTIMATORS = (ValueEstimators.TD0,)
+    value_network: Any  # what it must have, no type of torch's says
+
+    def __init__(
+        self, value_network: nn.Module, double_dqn: bool, kappa: float, reduction: str | None
+    ) -> None:
+        super().__init__(reduction)
+        for name in ("in_keys", "features", "quantiles"):
+            if not hasattr(value_network, name):
+                raise TypeError(
+                    f"value_network needs in_keys, features() and quantiles() (pass the actor's "
+                    f"value_network); {type(value_network).__name__} has no {name}"
+                )
+        self.value_network = value_network
+        self._make_target("value_network")
+        self.double_dqn = double_dqn
+        self.coefficient("kappa", kappa)
+
+    def _reads(self) -> list[NestedKey]:
+        network = [self.value_network]
+        return self._transition_keys(network, network, ("reward", "terminated"))
+
+    def make_value_estimator(
+        self, value_type: ValueEstimators | None = None, **hyperparams: Any
+    ) -> QuantileLoss:
+        """Choose the discount, ``make_value_estimator(gamma=0.99)``; only TD0. Returns self."""
+        super().make_value_estimator(value_type, **hyperparams)
+        estimator = self.value_estimator
+        if not isinstance(estimator, TD0Estimator) or estimator.average_rewards:
+            raise ValueError(
+                f"{type(self).__name__} needs TD0 without average_rewards, got {estimator}"
+            )
+        return self
+
+    def _features(self, network: Any, batch: TensorDictBase, *, next_step: bool = False) -> Tensor:
+        """A network's features of s or s'; inputs that do not fit are refused by key and shape."""
+        inputs = network_inputs(network, batch, next_step=next_step)
+        return evaluate(network.features, network.in_keys, inputs)
+
+    def _bootstrap(self, batch: TensorDictBase, next_quantiles: Tensor) -> Tensor:
+        """Samples of the target, r + gamma^n (1 - terminated) Z(s'), ``(batch, n)``."""
+        keys, estimator = self.tensor_keys, self.value_estimator
+        reward, terminated = (
+            read(batch, ("next", key), (1,)) for key in (keys.reward, keys.terminated)
+        )
+        gamma = estimator.gamma
+        steps = batch.get(estimator.tensor_keys.steps_to_next_obs, None)
+        if steps is not None:
+            gamma = gamma ** steps.reshape(reward.shape)
+        return torch.addcmul(reward, gamma * terminated.logical_not(), next_quantiles)
+
+    def _action(self, batch: TensorDictBase, number: int) -> Tensor:
+        key = self.tensor_keys.action
+        return action_index(read(batch, key), number, batch.batch_size, key)
+
+    @staticmethod
+    def _errors(pred_value: Tensor, target_value: Tensor) -> dict[str, Tensor]:
+        """Metrics of the values ``(batch,)``; their distance is the priority too."""
+        td_error = (target_value - pred_value).abs()
+        return {"pred_value": pred_value, "target_value": target_value, "td_error": td_error,
+                "priority": td_error}  # fmt: skip
 
 
 class IQNLoss(QuantileLoss):
@@ -41,29 +120,19 @@ class IQNLoss(QuantileLoss):
         double_dqn: the online network chooses a'; else the target network.
         kappa: > 0, where the Huber function turns linear: small values give quantiles, large ones
             expectiles.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        gamma: see :mod:`composerl.losses`, like ``reduction`` and what is read.
 
-    Reads: ``action`` (integers ``(batch,)`` or ``(batch, 1)``, or one-hot), the network's inputs
-    at s and s', ``("next", "reward")``, ``("next", "terminated")``; if present
-    ``steps_to_next_obs`` (n), ``priority_weight`` (weighted mean), ``("collector", "mask")``.
-
-    Returns: ``loss_qvalue`` and detached means: ``pred_value`` (Q(s, a), the mean of its
-    quantiles), ``target_value`` and ``td_error``. Writes the priority ``td_error`` ``(batch,)``
-    into the batch: the absolute difference of the target's mean and Q(s, a).
+    Returns: ``loss_qvalue``, and ``pred_value`` (Q(s, a), the mean of its quantiles),
+    ``target_value`` and ``td_error``. Writes ``td_error``: the absolute difference of the target's
+    mean and Q(s, a).
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import IQNLoss
         >>> from composerl.modules import iqn_network
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> actor = iqn_network(Spaces(obs_shape=(4,), num_actions=2), (16, 16))
-        >>> loss = IQNLoss(actor.value_network, num_quantiles=8, num_target_quantiles=8)
-        >>> batch = TensorDict({
-        ...     "observation": torch.randn(3, 4), "action": torch.tensor([0, 1, 1]),
-        ...     "next": {"observation": torch.randn(3, 4), "reward": torch.ones(3, 1),
-        ...              "terminated": torch.zeros(3, 1, dtype=torch.bool)}}, [3])
+        >>> env = make_env("CartPole-v1")
+        >>> loss = IQNLoss(iqn_network(env).value_network, num_quantiles=8)
+        >>> batch = env.rollout(3)
         >>> sorted(loss(batch).keys())
         ['loss_qvalue', 'pred_value', 'target_value', 'td_error']
         >>> batch["td_error"].shape
@@ -118,3 +187,9 @@ class IQNLoss(QuantileLoss):
 
 def _fractions(like: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.rand(shape, dtype=like.dtype, device=like.device)
+
+
+def pick(quantiles: Tensor, action: Tensor) -> Tensor:
+    """The quantiles of one action per row: ``(batch, actions, n)`` and ``(batch,)``."""
+    index = action[..., None, None].expand(*action.shape, 1, quantiles.shape[-1])
+    return quantiles.gather(-2, index).squeeze(-2)

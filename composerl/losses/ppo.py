@@ -11,7 +11,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torch.distributions import Distribution
 
-from composerl.losses.common import LeanLoss
+from composerl.losses.common import LeanLoss, RowKeys
 from composerl.losses.functional import clipped_objective, distance
 from composerl.losses.reading import action_log_prob, distribution, read
 
@@ -34,7 +34,7 @@ class ClipPPOLoss(LeanLoss):
     one-hot actions are both read, whatever the actor's distribution is for.
 
     Args:
-        actor_network: the policy, with ``get_dist``.
+        actor_network: the policy.
         critic_network: V(s), writes ``state_value``.
 
     Keyword Args:
@@ -44,26 +44,23 @@ class ClipPPOLoss(LeanLoss):
         critic_coeff: :math:`c_V`.
         clip_value: if given, V may change no more than this from ``state_value`` of the batch
             before its loss stops to shrink.
-        loss_critic_type: ``"l2"``, ``"l1"``, ``"smooth_l1"`` or ``"huber"`` (delta 20).
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        loss_critic_type: the ``loss_function`` of :mod:`composerl.losses`, where ``reduction`` and
+            what every loss reads are found too.
 
-    Reads ``action``, ``action_log_prob`` ``(batch,)``, ``advantage`` and ``value_target``
-    ``(batch, 1)``, the ``in_keys`` of the networks; ``state_value`` for ``clip_value``; if present
-    ``priority_weight`` and ``("collector", "mask")``. :meth:`annotate` writes ``action_log_prob``.
+    Reads ``action_log_prob`` ``(batch,)`` (:meth:`annotate` writes it), ``advantage`` and
+    ``value_target`` ``(batch, 1)``; ``state_value`` for ``clip_value``.
 
-    Returns ``loss_objective``, ``loss_critic``, with a bonus ``loss_entropy``, and, detached,
-    ``entropy``, ``kl_approx`` (of the old policy to the new, :math:`\rho - 1 - \log\rho`) and
+    Returns ``loss_objective``, ``loss_critic``, with a bonus ``loss_entropy``, and ``entropy``,
+    ``kl_approx`` (of the old policy to the new, :math:`\rho - 1 - \log\rho`) and
     ``clip_fraction`` (share of rows whose ratio is beyond the clip).
     """
 
     @dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys(RowKeys):
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
         value: NestedKey = "state_value"
         sample_log_prob: NestedKey = "action_log_prob"
-        action: NestedKey = "action"
-        priority_weight: NestedKey = "priority_weight"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
@@ -86,13 +83,10 @@ class ClipPPOLoss(LeanLoss):
     ) -> None:
         super().__init__(reduction, loss_critic_type)
         self.coefficient("clip_epsilon", clip_epsilon)
-        self.coefficient("entropy_coeff", entropy_coeff, ends="[)")
+        self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
         self.coefficient("critic_coeff", critic_coeff)
         self.clips_value = clip_value is not None
-        if clip_value is None:
-            self.register_coeff_buffer("clip_value", inf)
-        else:
-            self.coefficient("clip_value", clip_value)
+        self.coefficient("clip_value", inf if clip_value is None else clip_value, "(0, inf]")
         self.actor_network = actor_network
         self.critic_network = critic_network
         self.entropic = entropy_coeff > 0

@@ -96,44 +96,34 @@ def call_network(
     next_step: bool = False,
     frozen: bool = False,
 ) -> Tensor:
-    """Output ``key`` of a network on the batch.
+    """Output ``key`` of a network on the batch, or on its ``next`` entry.
 
     Args:
-        network: a TensorDictModule.
-        batch: what its inputs are read from.
-        key: one of its outputs.
         given: inputs that take the place of the batch's, ``(*lead, *batch, ...)``.
         lead: sizes of the dimensions that the given ones have before those of the batch; the
             others are repeated along them (as views).
-        next_step: read from the batch's ``next`` entry.
         frozen: no gradient reaches the network's parameters, but those of the inputs flow.
     """
     inputs = network_inputs(network, batch, given=given, lead=lead, next_step=next_step)
     plain = _is_plain(network)
     module = network.module if plain else network
-    arguments = None
-    if not plain:
-        named = dict(zip(network.in_keys, inputs, strict=True))
-        arguments = [TensorDict(named, (*lead, *batch.batch_size))]
     call = _without_parameters(module) if frozen else module
-    out = evaluate(call, network.in_keys, inputs, arguments)
     if plain:
+        out = evaluate(call, network.in_keys, inputs)
         return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
-    value = out.get(key, None)
+    named = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), (*lead, *batch.batch_size))
+    value = evaluate(lambda *_: call(named), network.in_keys, inputs).get(key, None)
     if value is None:
         raise ValueError(f"a network must write {key!r}, it writes {list(network.out_keys)}")
     return value
 
 
 def evaluate(
-    function: Callable[..., Any],
-    names: Sequence[NestedKey],
-    inputs: Sequence[Tensor],
-    arguments: Sequence[Any] | None = None,
+    function: Callable[..., Any], names: Sequence[NestedKey], inputs: Sequence[Tensor]
 ) -> Any:
-    """The function of the inputs (as ``arguments``); misfits are refused by name and shape."""
+    """The function of the inputs; misfits are refused by name and shape."""
     try:
-        return function(*(inputs if arguments is None else arguments))
+        return function(*inputs)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -177,9 +167,7 @@ def distribution(
     return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))
 
 
-def as_pair(
-    actor: nn.Module,
-) -> tuple[TensorDictModule, ProbabilisticTensorDictModule] | None:
+def as_pair(actor: nn.Module) -> tuple[TensorDictModule, ProbabilisticTensorDictModule] | None:
     """The actor's two parts, if it is a plain network and a distribution of its outputs alone."""
     if not isinstance(actor, ProbabilisticTensorDictSequential) or len(actor.module) != 2:
         return None

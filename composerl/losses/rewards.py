@@ -91,8 +91,8 @@ class GAILReward(TensorDictModuleBase):
         if kind not in GAIL_REWARDS:
             raise ValueError(f"kind must be one of {GAIL_REWARDS}, got {kind!r}")
         if expert_terminated is not None:
-            check_number("expert_terminated", expert_terminated, 0, 1)
-            check_number("gamma", gamma, 0, 1, ends="[)")
+            check_number("expert_terminated", expert_terminated, "(0, 1)")
+            check_number("gamma", gamma, "[0, 1)")
         self.discriminator = discriminator
         self.kind = kind
         self.gamma = gamma

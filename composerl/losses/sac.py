@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
+from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import action_box, check_number, independent_copies
 from composerl.losses.common import LeanLoss, TransitionKeys
-from composerl.losses.reading import call_network, distribution, frozen, read
-from composerl.losses.squashed import is_squashed, squashed_parameters, squashed_sample
+from composerl.losses.reading import (
+    as_pair,
+    call_network,
+    distribution,
+    frozen,
+    network_inputs,
+    read,
+)
 
-__all__ = ["SACLoss"]
+__all__ = ["SACLoss", "squashed_sample"]
 
 #: Rows that a critic evaluates at a time: their activations stay in the cache.
 CHUNK = 1024
+#: Per dimension, what the log-density of a squashed Gaussian loses whatever is drawn.
+_SQUASHED = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
 
 
 class SACLoss(LeanLoss):
@@ -42,43 +52,29 @@ class SACLoss(LeanLoss):
     V and no discrete actions.
 
     Args:
-        actor_network: the policy, with ``get_dist``, bounded actions and reparametrised samples.
-        qvalue_network: one critic or a list of ``num_qvalue_nets`` critics.
+        actor_network: the policy; bounded actions and reparametrised samples.
+        qvalue_network: one critic or a list.
 
     Keyword Args:
-        num_qvalue_nets: how many critics; the minimum is taken.
-        loss_function: distance of the critics to their target: ``"l2"``, ``"l1"``, ``"smooth_l1"``
-            or ``"huber"`` (delta 20).
         alpha_init: initial temperature > 0: larger values explore more.
         fixed_alpha: keep it.
         target_entropy: H, the entropy it is tuned to; ``"auto"`` or None for minus the action's
             dimension, less in a box smaller than [-1, 1] by the logarithm of its half widths.
             Larger values keep the policy more random.
         action_spec: the action box; the actor's own by default.
-        gamma: discount; the same as ``make_value_estimator(gamma=...)``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
+            ``reduction`` and what is read.
 
-    Reads: ``action``, the ``in_keys`` of the networks and the same under ``"next"``,
-    ``("next", "reward")``, ``("next", "done")``, ``("next", "terminated")``; if present
-    ``steps_to_next_obs`` (n-step), ``priority_weight`` and ``("collector", "mask")``.
-
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha`` (unless fixed), and detached ``alpha``
-    and ``entropy``. Writes ``td_error`` (the largest squared error of the critics, ``(batch,)``).
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha`` (unless fixed), and ``alpha`` and
+    ``entropy``. Writes ``td_error`` (the largest squared error of the critics).
 
     Example:
-        >>> import torch
+        >>> from composerl.envs import make_env
         >>> from composerl.losses import SACLoss
         >>> from composerl.modules import tanh_gaussian_actor, twin_q
-        >>> from composerl.envs.spaces import Spaces
-        >>> from tensordict import TensorDict
-        >>> spaces = Spaces(obs_shape=(3,), low=(-2.0,), high=(2.0,))
-        >>> loss = SACLoss(tanh_gaussian_actor(spaces), twin_q(spaces))
-        >>> batch = TensorDict({
-        ...     "observation": torch.randn(4, 3), "action": torch.rand(4, 1),
-        ...     "next": {"observation": torch.randn(4, 3), "reward": torch.randn(4, 1),
-        ...              "done": torch.zeros(4, 1, dtype=torch.bool),
-        ...              "terminated": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
-        >>> sorted(loss(batch).keys())
+        >>> env = make_env("Pendulum-v1")
+        >>> loss = SACLoss(tanh_gaussian_actor(env), twin_q(env))
+        >>> sorted(loss(env.rollout(4)).keys())
         ['alpha', 'entropy', 'loss_actor', 'loss_alpha', 'loss_qvalue']
     """
 
@@ -104,7 +100,7 @@ class SACLoss(LeanLoss):
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction, loss_function)
-        check_number("alpha_init", alpha_init, 0, inf)
+        check_number("alpha_init", alpha_init, "(0, inf)")
         self.actor_network = actor_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
         self._make_target("qvalue_network")
@@ -118,8 +114,8 @@ class SACLoss(LeanLoss):
             entropy = target_entropy
         self.register_buffer("low", low)
         self.register_buffer("high", high)
-        self._squashed = is_squashed(actor_network, low, high)
-        self.coefficient("target_entropy", entropy, -inf, inf)
+        self._squashed = _is_squashed(actor_network, low, high)
+        self.coefficient("target_entropy", entropy, "(-inf, inf)")
         log_alpha = torch.tensor(float(alpha_init)).log()
         if fixed_alpha:
             self.register_buffer("log_alpha", log_alpha)
@@ -177,35 +173,65 @@ class SACLoss(LeanLoss):
     def _act(self, batch: TensorDictBase, *, next_step: bool = False) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
         if self._squashed:
-            loc, scale = squashed_parameters(self.actor_network, batch, next_step=next_step)
+            network = self.actor_network.module[0]
+            loc, scale = network.module(*network_inputs(network, batch, next_step=next_step))
             return squashed_sample(loc, scale, self.low, self.high)
         return rsample_and_log_prob(distribution(self.actor_network, batch, next_step=next_step))
 
     def _q(
-        self,
-        networks: nn.ModuleList,
-        batch: TensorDictBase,
-        actions: Tensor,
-        *,
-        several: bool = False,
-        next_step: bool = False,
-        frozen: bool = False,
+        self, networks: nn.ModuleList, batch: TensorDictBase, actions: Tensor, **options: bool
     ) -> Tensor:
-        """Q(s, a) of every critic, ``(critics, batch)``; of several ``(critics, k, batch)``."""
-        keys = self.tensor_keys
+        """Q(s, a) of every critic, ``(critics, batch)``; of k actions ``(critics, k, batch)``.
+
+        The options are ``next_step`` and ``frozen`` of ``call_network``.
+        """
+        action, out = self.tensor_keys.action, self.tensor_keys.state_action_value
+        several = actions.ndim > batch.ndim + 1
         parts = actions.split(max(1, CHUNK // max(1, batch.numel()))) if several else [actions]
 
         def value(network: TensorDictModule, part: Tensor) -> Tensor:
-            return call_network(
-                network,
-                batch,
-                keys.state_action_value,
-                given={keys.action: part},
-                lead=part.shape[:1] if several else (),
-                next_step=next_step,
-                frozen=frozen,
-            )
+            given, lead = {action: part}, part.shape[:1] if several else ()
+            return call_network(network, batch, out, given=given, lead=lead, **options)
 
         values = [[value(network, part) for part in parts] for network in networks]
         every = [torch.cat(one) if len(one) > 1 else one[0] for one in values]
         return torch.stack(every).squeeze(-1)
+
+
+def squashed_sample(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    r"""A reparametrised sample of a tanh-squashed Gaussian, and its log-probability.
+
+    :math:`a = m + h \tanh u` with :math:`u \sim N(loc, scale)`, middle m and half range h of the
+    box: :math:`\log p(a) = \sum \log N(u) - \log h - \log(1 - \tanh^2 u)`, with the last logarithm
+    as :math:`2 (\log 2 - u - softplus(-2u))`, which stays finite where tanh is 1 to rounding. The
+    same as TorchRL's ``TanhNormal``, at a third of its cost.
+
+    Args:
+        loc: ``(batch, action)``, like ``scale``, the deviation. Gradients flow through both.
+        low: bounds of the actions, ``(action,)``, like ``high``.
+
+    Returns: actions ``(batch, action)`` and log-probabilities ``(batch,)``.
+    """
+    noise = torch.randn_like(loc)
+    u = torch.addcmul(loc, scale, noise)
+    half = 0.5 * (high - low)
+    constant = half.log().sum() + half.numel() * _SQUASHED
+    rows = 2 * (u + F.softplus(-2 * u)) - scale.log() - 0.5 * noise.square()
+    return torch.addcmul(low + half, half, u.tanh()), rows.sum(-1) - constant
+
+
+def _is_squashed(actor: ProbabilisticTensorDictSequential, low: Tensor, high: Tensor) -> bool:
+    """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
+    pair = as_pair(actor)
+    if pair is None:
+        return False
+    network, head = pair
+    options = dict(head.distribution_kwargs)
+    return (
+        head.distribution_class is TanhNormal
+        and list(head.in_keys) == list(network.out_keys) == ["loc", "scale"]
+        and not options.pop("tanh_loc", False)
+        and torch.equal(torch.as_tensor(options.pop("low", -1.0)).expand_as(low), low)
+        and torch.equal(torch.as_tensor(options.pop("high", 1.0)).expand_as(high), high)
+        and not options
+    )

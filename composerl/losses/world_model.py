@@ -12,7 +12,7 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.common import LeanLoss
+from composerl.losses.common import LeanLoss, RowKeys
 from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
 from composerl.losses.reading import action_index, blank, read
 
@@ -63,18 +63,16 @@ class WorldModelLoss(LeanLoss):
         representation_scale: weight of the posterior's KL: larger makes states easier to predict
             and less informative.
         free_nats: KL below which nothing is done.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        reduction: see :mod:`composerl.losses`; with ``"none"`` ``(batch, time - context)``.
 
-    Reads, with batch size (batch, time): ``observation`` (uint8 images), ``action`` (integers or
-    one-hot), ``reward``, ``first``, ``terminal``; if present ``priority_weight`` and
-    ``("collector", "mask")``. A replay that keeps latents adds ``known`` and the fields of the
+    Reads, with batch size (batch, time): ``observation`` (uint8 images), ``action``, ``reward``,
+    ``first``, ``terminal``. A replay that keeps latents adds ``known`` and the fields of the
     network's states (``deter``, ``stoch``): where the last context record's is known, the sequence
     goes on from it; else from zeros, through the context. The states found are then written into
     the batch, for :meth:`composerl.data.Latents.write`.
 
     Returns: ``loss_image``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
-    ``loss_representation`` (with reduction ``"none"`` ``(batch, time - context)``); detached
-    ``kl``, without free nats and scales.
+    ``loss_representation``, and ``kl``, without free nats and scales.
 
     Example:
         >>> import torch
@@ -84,24 +82,20 @@ class WorldModelLoss(LeanLoss):
         >>> from tensordict import TensorDict
         >>> spaces = Spaces(obs_shape=(1, 16, 16), num_actions=3)
         >>> loss = WorldModelLoss(world_model(spaces, "debug"))
-        >>> batch = TensorDict({
-        ...     "observation": torch.randint(0, 256, (2, 5, 1, 16, 16), dtype=torch.uint8),
-        ...     "action": torch.randint(0, 3, (2, 5)), "reward": torch.randn(2, 5),
-        ...     "first": torch.zeros(2, 5, dtype=torch.bool),
-        ...     "terminal": torch.zeros(2, 5, dtype=torch.bool)}, [2, 5])
+        >>> image, zero = torch.zeros(2, 5, 1, 16, 16, dtype=torch.uint8), torch.zeros(2, 5)
+        >>> batch = TensorDict({"observation": image, "action": zero.long(), "reward": zero,
+        ...                     "first": zero.bool(), "terminal": zero.bool()}, [2, 5])
         >>> sorted(loss(batch).keys())
         ['kl', 'loss_continue', 'loss_dynamics', 'loss_image', 'loss_representation', 'loss_reward']
     """
 
     @dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys(RowKeys):
         observation: NestedKey = "observation"
-        action: NestedKey = "action"
         reward: NestedKey = "reward"
         first: NestedKey = "first"
         terminal: NestedKey = "terminal"
         known: NestedKey = "known"
-        priority_weight: NestedKey = "priority_weight"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
@@ -125,10 +119,10 @@ class WorldModelLoss(LeanLoss):
         super().__init__(reduction)
         self.world_network = world_network
         self.context = check_whole("context", context, 0)
-        self.coefficient("gamma", gamma, 0, 1, ends="(]")
-        self.coefficient("dynamics_scale", dynamics_scale, ends="[)")
-        self.coefficient("free_nats", free_nats, ends="[)")
-        self.coefficient("representation_scale", representation_scale, ends="[)")
+        self.coefficient("gamma", gamma, "(0, 1]")
+        self.coefficient("dynamics_scale", dynamics_scale, "[0, inf)")
+        self.coefficient("free_nats", free_nats, "[0, inf)")
+        self.coefficient("representation_scale", representation_scale, "[0, inf)")
         self.register_buffer("bins", symexp_bins())
 
     def _reads(self) -> list[NestedKey]:

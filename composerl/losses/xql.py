@@ -41,7 +41,6 @@ class XQLLoss(IQLLoss):
         loss_temperature: beta of the Gumbel regression: smaller is closer to the maximum and less
             stable. 2 for locomotion, 0.6 for AntMaze, 5 for kitchen.
         max_value_diff_exp: z is clipped from above at this; 5 or 7.
-        max_advantage_weight: upper bound of the actor's weights.
         sample_random_times: V's loss also sees so many uniform actions per state; it then leans on
             the critics outside the data, more conservatively where they are low.
         action_noise: deviation of noise on the data's actions in V's loss, as a share of half the
@@ -50,9 +49,8 @@ class XQLLoss(IQLLoss):
         vanilla_value_loss: use IQL's expectile instead, the same numbers as ``IQLLoss``.
         loss_function: distance of the critics to their target; by default ``"huber"`` (delta 20),
             with ``vanilla_value_loss`` IQL's ``"l2"``.
-        temperature: multiplies the advantage in the actor's weights, as in IQL.
-        expectile: for ``vanilla_value_loss``.
-        **options: ``num_qvalue_nets``, ``gamma`` and ``reduction``, as in ``IQLLoss``.
+        **options: the other keyword arguments of ``IQLLoss``, for example
+            ``max_advantage_weight`` and, for ``vanilla_value_loss``, ``expectile``.
 
     Reads, writes and returns what :class:`~composerl.losses.IQLLoss` does.
     """
@@ -65,29 +63,18 @@ class XQLLoss(IQLLoss):
         *,
         loss_temperature: float = 2.0,
         max_value_diff_exp: float = 7.0,
-        max_advantage_weight: float = 100.0,
         sample_random_times: int = 0,
         action_noise: float = 0.0,
         action_spec: TensorSpec | None = None,
         vanilla_value_loss: bool = False,
         loss_function: str | None = None,
-        temperature: float = 3.0,
-        expectile: float = 0.7,
         **options: Any,
     ) -> None:
-        super().__init__(
-            actor_network,
-            qvalue_network,
-            value_network,
-            max_advantage_weight=max_advantage_weight,
-            loss_function=loss_function or ("l2" if vanilla_value_loss else "huber"),
-            temperature=temperature,
-            expectile=expectile,
-            **options,
-        )
+        options["loss_function"] = loss_function or ("l2" if vanilla_value_loss else "huber")
+        super().__init__(actor_network, qvalue_network, value_network, **options)
         self.vanilla_value_loss = vanilla_value_loss
         self.sample_random_times = check_whole("sample_random_times", sample_random_times, 0)
-        self.coefficient("action_noise", action_noise, ends="[)")
+        self.coefficient("action_noise", action_noise, "[0, inf)")
         self._perturbed = bool(sample_random_times or action_noise)
         if self._perturbed:
             low, high = action_box(actor_network, action_spec)

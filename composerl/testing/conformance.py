@@ -10,8 +10,7 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.objectives import LossModule
 
-from composerl.testing.calls import assert_close, call, error_of, minimised
-from composerl.testing.numbers import CHECKS
+from composerl.testing.numbers import CHECKS, assert_close, call, error_of, minimised
 
 __all__ = ["check_loss"]
 
@@ -151,13 +150,10 @@ def _bad_action(loss: LossModule, batch: TensorDict) -> None:
 def _discrete_forms(loss: LossModule, batch: TensorDict, num_actions: int) -> None:
     key = loss.tensor_keys.action
     action = batch.get(key)
-    one_hot = action.shape[-1] == num_actions and action.ndim > batch.ndim
-    index = action.argmax(-1) if one_hot else action.reshape(batch.shape)
-    forms = {
-        "(B,)": index,
-        "(B, 1)": index.unsqueeze(-1),
-        "one-hot": torch.nn.functional.one_hot(index, num_actions),
-    }
+    given_one_hot = action.shape[-1] == num_actions and action.ndim > batch.ndim
+    index = action.argmax(-1) if given_one_hot else action.reshape(batch.shape)
+    one_hot = torch.nn.functional.one_hot(index, num_actions)
+    forms = {"(B,)": index, "(B, 1)": index.unsqueeze(-1), "one-hot": one_hot}
     outs = {name: call(loss, batch.clone().set(key, form)) for name, form in forms.items()}
     for name, out in outs.items():
         for loss_key in minimised(out):

@@ -38,7 +38,7 @@ class Toy(LeanLoss):
     def __init__(self, weight=2.0, reduction=None):
         super().__init__(reduction)
         self.network = nn.Linear(1, 1)
-        self.coefficient("weight", weight, 0, 10, ends="[)", symbol="w")
+        self.coefficient("weight", weight, "[0, 10)", symbol="w")
 
     def _reads(self):
         return [self.tensor_keys.value, self.tensor_keys.value]
