@@ -1,4 +1,4 @@
-"""Policies for continuous actions, as TorchRL ``ProbabilisticActor`` modules.
+"""Policies for continuous and for discrete actions, as TorchRL ``ProbabilisticActor`` modules.
 
 Each factory returns an :class:`Actor`: at home in TorchRL code, able to describe itself as JSON
 (so that a policy needs no pickle) and to act greedily on plain tensors (so that evaluation needs
@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
-from torch.distributions import Distribution
-from torchrl.data import Bounded, Categorical
+from torch.distributions import Categorical, Distribution
+from torchrl.data import tensor_specs as specs
 from torchrl.envs import EnvBase
 from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
+from typing_extensions import Unpack
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP, Head, ObsStats
+from composerl.modules.mlp import MLP, Head, Layers, ObsStats
 
-__all__ = ["Actor", "gaussian_actor", "make_actor", "tanh_gaussian_actor"]
+__all__ = ["Actor", "categorical_actor", "gaussian_actor", "tanh_gaussian_actor"]
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
@@ -97,67 +98,87 @@ class _TanhGaussianHead(_BoxHead):
         return self.squash(torch.addcmul(loc, scale, torch.randn_like(loc)))
 
 
+class _CategoricalHead(Head):
+    """Observation -> logits of the actions."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.features(observation)
+
+    def greedy(self, observation: Tensor) -> Tensor:
+        return self(observation).argmax(-1)
+
+    def explore(self, observation: Tensor) -> Tensor:
+        logits = self(observation)
+        # The largest of logits plus Gumbel noise is a sample, without a softmax and its checks.
+        return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
+
+
 def gaussian_actor(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (256, 256),
     *,
-    activation: str = "relu",
-    layer_norm: bool = False,
-    init: str = "default",
     normalize: ObsStats = False,
+    **layers: Unpack[Layers],
 ) -> Actor:
     """A Gaussian whose mean is squashed into the action box; the policy of IQL and XQL.
 
     The standard deviation does not depend on the state; its logarithm (in units of half the
     action range) starts at 0 and is clipped to [-5, 2]. Samples may leave the box, the mean,
-    which evaluation uses, cannot.
-
-    Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        hidden: widths of the hidden layers.
-        activation: see :class:`~composerl.modules.MLP`.
-        layer_norm: see :class:`~composerl.modules.MLP`.
-        init: see :class:`~composerl.modules.MLP`.
-        normalize: mean and standard deviation of the observations, to be part of the network.
+    which evaluation uses, cannot. Arguments: see :mod:`composerl.modules`.
     """
     spaces = Spaces.of(env).require_box("gaussian_actor")
-    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
-                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, out_gain=0.01, **layers)
     head = _GaussianHead(spaces, trunk, normalize)
-    return make_actor("gaussian_actor", head, spaces, IndependentNormal, validate_args=False)
+    return _actor("gaussian_actor", head, spaces, IndependentNormal, validate_args=False)
 
 
 def tanh_gaussian_actor(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (256, 256),
     *,
-    activation: str = "relu",
-    layer_norm: bool = False,
-    init: str = "default",
     normalize: ObsStats = False,
+    **layers: Unpack[Layers],
 ) -> Actor:
     """A Gaussian squashed by tanh into the action box; the policy of SAC and CQL.
 
-    Mean and log standard deviation (clipped to [-5, 2]) both depend on the state. Arguments as
-    in :func:`gaussian_actor`.
+    Mean and log standard deviation (clipped to [-5, 2]) both depend on the state.
     """
     spaces = Spaces.of(env).require_box("tanh_gaussian_actor")
-    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, hidden, activation=activation,
-                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    trunk = MLP(spaces.obs_dim, 2 * spaces.action_dim, hidden, out_gain=0.01, **layers)
     head = _TanhGaussianHead(spaces, trunk, normalize)
-    low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
-    return make_actor(
-        "tanh_gaussian_actor", head, spaces, TanhNormal, low=low, high=high, tanh_loc=False
-    )
+    box = {"low": torch.tensor(spaces.low), "high": torch.tensor(spaces.high)}
+    return _actor("tanh_gaussian_actor", head, spaces, TanhNormal, **box, tanh_loc=False)
 
 
-def make_actor(
+def categorical_actor(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (64, 64),
+    *,
+    activation: str = "tanh",
+    layer_norm: bool = False,
+    init: str = "orthogonal",
+    normalize: ObsStats = False,
+) -> Actor:
+    """A probability for each discrete action; the policy of PPO and GAIL.
+
+    Actions are integers ``(batch,)``. With orthogonal initialisation the last layer starts small,
+    so that all actions are about equally likely.
+    """
+    spaces = Spaces.of(env).require_discrete("categorical_actor")
+    trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
+                layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
+    head = _CategoricalHead(spaces, trunk, normalize)
+    return _actor("categorical_actor", head, spaces, Categorical, validate_args=False)
+
+
+def _actor(
     factory: str, head: Head, spaces: Spaces, distribution: type[Distribution], **options: Any
 ) -> Actor:
     """A head with a distribution on top, which says by what ``factory`` it was made."""
-    names, spec = ["logits"], Categorical(spaces.action_dim)
+    names, spec = ["logits"], specs.Categorical(spaces.action_dim)
     if not spaces.discrete:
-        names, spec = ["loc", "scale"], Bounded(torch.tensor(spaces.low), torch.tensor(spaces.high))
+        low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
+        names, spec = ["loc", "scale"], specs.Bounded(low, high)
     actor = Actor(
         module=TensorDictModule(head, in_keys=["observation"], out_keys=names),
         in_keys=names,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.actors import Actor, gaussian_actor, tanh_gaussian_actor
-from composerl.modules.categorical import categorical_actor
+from composerl.modules.actors import Actor, categorical_actor, gaussian_actor, tanh_gaussian_actor
 from composerl.modules.dreamer import DreamerActor, dreamer_actor
 from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
 

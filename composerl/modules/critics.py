@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
+from typing_extensions import Unpack
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP, Head, Normalize, ObsStats
+from composerl.modules.mlp import MLP, Head, Layers, Normalize, ObsStats
 
 __all__ = ["twin_q", "value"]
 
@@ -26,22 +27,17 @@ def twin_q(
     hidden: Sequence[int] = (256, 256),
     *,
     number: int = 2,
-    activation: str = "relu",
-    layer_norm: bool = False,
-    init: str = "default",
     normalize: ObsStats = False,
+    **layers: Unpack[Layers],
 ) -> list[TensorDictModule]:
     """A list of independent critics: ``observation, action -> state_action_value`` ``(batch, 1)``.
 
-    A list, because that is what TorchRL's own losses take without re-initialising the networks.
-    ``number`` is how many; the other arguments are as in
-    :func:`~composerl.modules.gaussian_actor`.
+    A list of so many (``number``), as TorchRL's own losses take it without initialising anew.
     """
     spaces = Spaces.of(env).require_box("twin_q")
     critics = []
     for _ in range(number):
-        trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, activation=activation,
-                    layer_norm=layer_norm, init=init)  # fmt: skip
+        trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, **layers)
         net = _StateAction(spaces, trunk, normalize)
         critics.append(TensorDictModule(net, ["observation", "action"], ["state_action_value"]))
     return critics
@@ -51,15 +47,12 @@ def value(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (256, 256),
     *,
-    activation: str = "relu",
-    layer_norm: bool = False,
-    init: str = "default",
     normalize: ObsStats = False,
+    **layers: Unpack[Layers],
 ) -> TensorDictModule:
-    """V(s): ``observation -> state_value`` ``(batch, 1)``; arguments as in ``gaussian_actor``."""
+    """V(s): ``observation -> state_value`` ``(batch, 1)``."""
     spaces = Spaces.of(env)
-    net: nn.Module = MLP(spaces.obs_dim, 1, hidden, activation=activation,
-                         layer_norm=layer_norm, init=init)  # fmt: skip
+    net: nn.Module = MLP(spaces.obs_dim, 1, hidden, **layers)
     if normalize:
         net = nn.Sequential(Normalize(spaces.obs_shape, normalize), net)
     return TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])

@@ -11,9 +11,10 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm as normalise_spectrum
 from torchrl.envs import EnvBase
+from typing_extensions import Unpack
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP
+from composerl.modules.mlp import MLP, Layers
 
 __all__ = ["Discriminator", "RunningNormalize", "discriminator"]
 
@@ -99,11 +100,9 @@ def discriminator(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (64, 64),
     *,
-    activation: str = "relu",
-    layer_norm: bool = False,
-    init: str = "default",
     normalize: bool = True,
     spectral_norm: bool = False,
+    **layers: Unpack[Layers],
 ) -> Discriminator:
     """Logits ``(batch, 1)`` of a state-action pair being the expert's; for GAIL.
 
@@ -111,18 +110,12 @@ def discriminator(
     one-hot. Float actions are scaled by their bounds.
 
     Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        hidden: widths of the hidden layers.
-        activation: see :class:`~composerl.modules.MLP`.
-        layer_norm: see :class:`~composerl.modules.MLP`.
-        init: see :class:`~composerl.modules.MLP`.
         normalize: standardise observations by running statistics, which ``observe`` updates.
         spectral_norm: keep each layer's largest singular value at 1, which bounds the slope of
             the logits (Miyato et al. 2018, https://arxiv.org/abs/1802.05957).
     """
     spaces = Spaces.of(env)
-    trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, activation=activation,
-                layer_norm=layer_norm, init=init)  # fmt: skip
+    trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, **layers)
     if spectral_norm:
         for layer in trunk:
             if isinstance(layer, nn.Linear):

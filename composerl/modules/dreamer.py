@@ -15,7 +15,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 
 from composerl.envs.spaces import Spaces
 from composerl.modules.world import BINS, Latent, WorldModel, world_size
-from composerl.modules.world_parts import Head, draw, uniform_logs
+from composerl.modules.world_parts import Head, draw, mix_uniform
 
 __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
 
@@ -32,7 +32,7 @@ class _ActorHead(nn.Module):
         self.head = Head(in_dim, num_actions, units, layers, out_scale=0.01)
 
     def forward(self, features: Tensor) -> Tensor:
-        return uniform_logs(self.head(features))
+        return mix_uniform(self.head(features)).log()
 
 
 class DreamerActor(TensorDictModuleBase):
@@ -152,12 +152,7 @@ class DreamerActor(TensorDictModuleBase):
 
 
 def dreamer_actor(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> DreamerActor:
-    """Dreamer's world model and policy for images and discrete actions.
-
-    Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        size: a name of :data:`~composerl.modules.SIZES`, or numbers under the same keys.
-    """
+    """Dreamer's policy, with the :func:`~composerl.modules.world_model` that it acts on."""
     spaces = Spaces.of(env).require_discrete("dreamer_actor")
     numbers = world_size(size)
     world = WorldModel(spaces.obs_shape, spaces.action_dim, numbers)

@@ -48,10 +48,8 @@ class Ensemble(nn.Module):
 
     Attributes:
         elites: indices of the members that :meth:`forward` draws from.
-        mean: subtracted from the inputs (observation and action side by side).
-        std: divides them then.
-        target_mean: added to the outputs (change and reward side by side), which
-        target_std: has multiplied before.
+        mean: of the inputs (observation and action side by side), which ``std`` divides then.
+        target_mean: of the outputs (change and reward), which ``target_std`` multiplies before.
     """
 
     mean: Tensor
@@ -61,23 +59,20 @@ class Ensemble(nn.Module):
     elites: Tensor
 
     def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        hidden: Sequence[int],
-        members: int,
-        elites: int,
-        terminates: bool,
+        self, spaces: Spaces, hidden: Sequence[int], members: int, elites: int, terminates: bool
     ) -> None:
         super().__init__()
+        if len(spaces.obs_shape) != 1:
+            raise ValueError(f"ensemble needs flat observations, got shape {spaces.obs_shape}")
         if not 1 <= elites <= members:
             raise ValueError(f"elites must be in [1, members={members}], got {elites}")
         if not hidden or any(width < 1 for width in hidden):
             raise ValueError(f"hidden widths must be positive, got {tuple(hidden)}")
         self.members = members
         self.terminates = terminates
-        self.out_dim = obs_dim + 1
-        sizes = [obs_dim + action_dim, *hidden, 2 * self.out_dim + int(terminates)]
+        self.out_dim = spaces.obs_dim + 1
+        in_dim = spaces.obs_dim + spaces.action_dim
+        sizes = [in_dim, *hidden, 2 * self.out_dim + int(terminates)]
         self.layers = nn.ModuleList(_BatchedLinear(members, n, m) for n, m in pairwise(sizes))
         low, high = LOG_VAR_RANGE
         self.min_log_var = nn.Parameter(torch.full((members, 1, self.out_dim), low))
@@ -107,9 +102,7 @@ class Ensemble(nn.Module):
     def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Mean and log-variance of (change of the observation, reward) by every member.
 
-        Args:
-            observation: ``(rows, obs)``, the same for all members, or ``(members, rows, obs)``.
-            action: likewise.
+        Inputs are ``(rows, n)``, the same for all members, or ``(members, rows, n)``.
 
         Returns: mean and log-variance ``(members, rows, obs + 1)``, and the logit of a termination
         ``(members, rows)`` if the model has that head, else None.
@@ -176,16 +169,12 @@ def ensemble(
     (``.module``) with :class:`~composerl.losses.DynamicsLoss`; SiLU between the layers.
 
     Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        hidden: widths of the hidden layers of each member.
         members: how many models.
         elites: how many of them are used; the first ones until they are chosen.
         terminates: learn when episodes terminate too, and write ``("next", "terminated")``.
     """
     spaces = Spaces.of(env).require_box("ensemble")
-    if len(spaces.obs_shape) != 1:
-        raise ValueError(f"ensemble needs flat observations, got shape {spaces.obs_shape}")
-    model = Ensemble(spaces.obs_dim, spaces.action_dim, hidden, members, elites, terminates)
+    model = Ensemble(spaces, hidden, members, elites, terminates)
     out_keys = [("next", "observation"), ("next", "reward")]
     out_keys += [("next", "terminated")] if terminates else []
     return TensorDictModule(model, in_keys=["observation", "action"], out_keys=out_keys)

@@ -1,22 +1,37 @@
-"""Multi-layer perceptrons and input normalisation."""
+"""What turns observations, vectors or images, into features: perceptrons and trunks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from composerl.envs.spaces import Spaces
 
-__all__ = ["ACTIVATIONS", "INITS", "MLP", "Head", "Normalize", "ObsStats", "hidden_layers"]
+__all__ = ["INITS", "MLP", "Head", "Layers", "Normalize", "ObsStats", "Trunk"]
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU, "gelu": nn.GELU}
 INITS = ("default", "orthogonal")
 
+#: (channels, kernel, stride) of the convolutions: those of Nature DQN for images of 36 pixels or
+#: more a side (their receptive field), and MinAtar's single one for smaller grids.
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+GRID = ((16, 3, 1),)
+
 #: Mean and standard deviation of the observations, or whether to make room for them.
 ObsStats = tuple[Tensor, Tensor] | bool
+
+
+class Layers(TypedDict, total=False):
+    """The options of :class:`MLP` that factories of networks hand on."""
+
+    activation: str
+    layer_norm: bool
+    init: str
 
 
 class Normalize(nn.Module):
@@ -87,7 +102,7 @@ class MLP(nn.Sequential):
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         if init not in INITS:
             raise ValueError(f"init must be one of {INITS}, got {init!r}")
-        layers = hidden_layers(in_dim, hidden, activation, layer_norm=layer_norm)
+        layers = _hidden_layers(in_dim, hidden, activation, layer_norm=layer_norm)
         super().__init__(*layers, nn.Linear(hidden[-1] if hidden else in_dim, out_dim))
         self.arguments = {"hidden": list(hidden), "activation": activation,
                           "layer_norm": layer_norm, "init": init}  # fmt: skip
@@ -98,7 +113,7 @@ class MLP(nn.Sequential):
             _orthogonal_(last, out_gain)
 
 
-def hidden_layers(
+def _hidden_layers(
     in_dim: int, hidden: Sequence[int], activation: str = "relu", *, layer_norm: bool = False
 ) -> list[nn.Module]:
     """Linear layers of these widths, each followed by its activation."""
@@ -117,3 +132,66 @@ def _orthogonal_(layer: nn.Module, gain: float) -> None:
     if isinstance(layer, nn.Linear):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
+
+
+class Trunk(nn.Module):
+    """Observation ``(..., *shape)`` to features ``(..., out_dim)``, each layer ending in a ReLU.
+
+    Vectors go through linear layers. Images (channels, height, width) go through convolutions
+    first: Nature DQN's (Mnih et al. 2015) from 36 pixels a side, one of 16 channels below that.
+    uint8 is divided by 255; every other type is taken as it is.
+
+    Args:
+        spaces: whose observations.
+        hidden: widths of the linear layers; images need none.
+        layer_norm: LayerNorm before the ReLU of each linear layer.
+    """
+
+    def __init__(
+        self, spaces: Spaces, hidden: Sequence[int] = (), *, layer_norm: bool = False
+    ) -> None:
+        super().__init__()
+        shape = spaces.obs_shape
+        if len(shape) not in (1, 3):
+            raise ValueError(
+                "observations must be vectors (n,) or images (channels, height, width), "
+                f"got shape {shape}"
+            )
+        if len(shape) == 1 and not hidden:
+            raise ValueError(f"the trunk of observations of shape {shape} needs a hidden layer")
+        self.obs_shape = shape
+        self.convolutions: nn.Sequential | None = None
+        size = shape[0]
+        if len(shape) == 3:
+            self.convolutions = _convolutions(shape)
+            with torch.no_grad():
+                size = prod(self.convolutions(torch.zeros(1, *shape)).shape)
+        self.layers = nn.Sequential(*_hidden_layers(size, hidden, layer_norm=layer_norm))
+        self.out_dim = hidden[-1] if hidden else size
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Features of a batch of observations."""
+        x = observation
+        if x.dtype == torch.uint8:
+            x = x.to(next(self.parameters()).dtype).mul_(1 / 255)
+        if self.convolutions is None:
+            return self.layers(x)
+        if x.shape[-3:] != self.obs_shape:
+            raise ValueError(
+                f"observations must have shape (..., {', '.join(map(str, self.obs_shape))}), "
+                f"got {tuple(x.shape)}"
+            )
+        lead = x.shape[:-3]
+        features = self.convolutions(x.reshape(-1, *self.obs_shape))
+        return self.layers(features.reshape(*lead, -1))
+
+
+def _convolutions(shape: Sequence[int]) -> nn.Sequential:
+    channels, *sides = shape
+    if min(sides) < 3:
+        raise ValueError(f"images must be at least 3 pixels high and wide, got shape {shape}")
+    layers: list[nn.Module] = []
+    for out, kernel, stride in NATURE if min(sides) >= 36 else GRID:
+        layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU(inplace=True)]
+        channels = out
+    return nn.Sequential(*layers)

@@ -11,15 +11,24 @@ What the losses call (any module with these works):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP
-from composerl.modules.trunks import Trunk
+from composerl.modules.mlp import MLP, Trunk
 
-__all__ = ["FractionProposal", "QuantileNetwork", "check_count"]
+__all__ = ["FractionProposal", "QuantileNetwork", "Shape", "check_count"]
+
+
+class Shape(TypedDict, total=False):
+    """The options of :class:`QuantileNetwork` that factories hand on."""
+
+    head_layers: int
+    embedding_dim: int
+    layer_norm: bool
+    dueling: bool
 
 
 class QuantileNetwork(nn.Module):
@@ -36,6 +45,9 @@ class QuantileNetwork(nn.Module):
         embedding_dim: number of cosines.
         layer_norm: LayerNorm before the ReLUs of trunk and head.
         dueling: the head has two streams, V + A - mean A (Wang et al. 2016).
+
+    Attributes:
+        arguments: ``hidden`` and the options as JSON can hold them.
     """
 
     frequencies: Tensor
@@ -61,6 +73,9 @@ class QuantileNetwork(nn.Module):
                 f"{spaces.obs_shape}, got {tuple(hidden)}"
             )
         self.in_keys = ["observation"]
+        self.arguments = {"hidden": list(hidden), "head_layers": head_layers,
+                          "embedding_dim": embedding_dim, "layer_norm": layer_norm,
+                          "dueling": dueling}  # fmt: skip
         split = len(hidden) - head_layers
         self.trunk = Trunk(spaces, hidden[:split], layer_norm=layer_norm)
         size, last = self.trunk.out_dim, hidden[split:]
@@ -99,10 +114,7 @@ class FractionProposal(nn.Linear):
     """FQF's fractions of a state: one linear layer, softmax, cumulative sum (Yang et al. 2019).
 
     It reads *detached* features, so that nothing but this layer learns from the fraction loss.
-
-    Args:
-        in_features: size of the features.
-        num_quantiles: n, how many intervals (0, 1) is cut into.
+    ``num_quantiles`` is n, how many intervals (0, 1) is cut into.
     """
 
     def __init__(self, in_features: int, num_quantiles: int = 32) -> None:

@@ -11,9 +11,10 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, exploration_type
+from typing_extensions import Unpack
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.quantile import FractionProposal, QuantileNetwork, check_count
+from composerl.modules.quantile import FractionProposal, QuantileNetwork, Shape, check_count
 
 __all__ = ["QuantileActor", "fqf_network", "iqn_network"]
 
@@ -21,14 +22,17 @@ __all__ = ["QuantileActor", "fqf_network", "iqn_network"]
 class _Policy(nn.Module):
     """Epsilon-greedy on the values that a subclass reads from the return distribution."""
 
-    value_network: QuantileNetwork
     epsilon = 0.0
+
+    def __init__(self, value_network: QuantileNetwork) -> None:
+        super().__init__()
+        self.value_network = value_network
 
     def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
         raise NotImplementedError
 
     def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
-        raise NotImplementedError
+        return self.distribution(observation, sample=sample)["quantiles"].mean(-1)
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         sample = exploration_type() == ExplorationType.RANDOM
@@ -48,8 +52,7 @@ class _SamplingPolicy(_Policy):
     midpoints: Tensor
 
     def __init__(self, value_network: QuantileNetwork, number: int) -> None:
-        super().__init__()
-        self.value_network = value_network
+        super().__init__(value_network)
         self.number = number
         midpoints = (torch.arange(number) + 0.5) / number
         self.register_buffer("midpoints", midpoints, persistent=False)
@@ -63,16 +66,12 @@ class _SamplingPolicy(_Policy):
         quantiles = self.value_network.quantiles(features, taus)
         return {"quantiles": quantiles, "taus": taus.expand(*features.shape[:-1], -1)}
 
-    def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
-        return self.distribution(observation, sample=sample)["quantiles"].mean(-1)
-
 
 class _ProposingPolicy(_Policy):
     """FQF: the proposed intervals' lengths times the quantiles at their midpoints."""
 
     def __init__(self, value_network: QuantileNetwork, fraction_network: FractionProposal) -> None:
-        super().__init__()
-        self.value_network = value_network
+        super().__init__(value_network)
         self.fraction_network = fraction_network
 
     def distribution(self, observation: Tensor, *, sample: bool) -> dict[str, Tensor]:
@@ -95,8 +94,6 @@ class QuantileActor(TensorDictModule):
     Attributes:
         description: JSON from which :func:`composerl.modules.build` makes an equal network.
     """
-
-    description: dict[str, Any]
 
     def __init__(self, policy: nn.Module, description: dict[str, Any]) -> None:
         super().__init__(policy, in_keys=["observation"], out_keys=["action", "action_value"])
@@ -149,11 +146,8 @@ def iqn_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
-    head_layers: int = 1,
-    embedding_dim: int = 64,
     num_acting_quantiles: int = 32,
-    layer_norm: bool = False,
-    dueling: bool = False,
+    **shape: Unpack[Shape],
 ) -> QuantileActor:
     """The policy and value network of IQN; train its ``value_network``.
 
@@ -161,33 +155,23 @@ def iqn_network(
     midpoints when not.
 
     Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
         hidden: widths of the trunk, then those of the head.
-        head_layers: how many of the widths, the last ones, are the head's; 0 for a linear head.
-        embedding_dim: number of cosines that describe a fraction.
         num_acting_quantiles: K; more make the action's value less noisy.
-        layer_norm: LayerNorm before the ReLUs of trunk and head.
-        dueling: separate streams for the state's value and the actions' advantages.
+        **shape: ``head_layers``, ``embedding_dim``, ``layer_norm`` and ``dueling`` of
+            :class:`~composerl.modules.QuantileNetwork`.
     """
     spaces = Spaces.of(env).require_discrete("iqn_network")
     check_count("num_acting_quantiles", num_acting_quantiles)
-    shape: dict[str, Any] = {"hidden": list(hidden), "head_layers": head_layers,
-                             "embedding_dim": embedding_dim, "layer_norm": layer_norm,
-                             "dueling": dueling}  # fmt: skip
-    policy = _SamplingPolicy(QuantileNetwork(spaces, **shape), num_acting_quantiles)
-    arguments = {**shape, "num_acting_quantiles": num_acting_quantiles}
-    return _actor(policy, spaces, "iqn_network", arguments)
+    policy = _SamplingPolicy(QuantileNetwork(spaces, hidden, **shape), num_acting_quantiles)
+    return _actor("iqn_network", policy, spaces, num_acting_quantiles=num_acting_quantiles)
 
 
 def fqf_network(
     env: EnvBase | Spaces,
     hidden: Sequence[int] = (128, 128),
     *,
-    head_layers: int = 1,
-    embedding_dim: int = 64,
     num_quantiles: int = 32,
-    layer_norm: bool = False,
-    dueling: bool = False,
+    **shape: Unpack[Shape],
 ) -> QuantileActor:
     """The policy of FQF, its ``value_network`` and ``fraction_network``; train both.
 
@@ -195,16 +179,12 @@ def fqf_network(
     :func:`iqn_network`.
     """
     spaces = Spaces.of(env).require_discrete("fqf_network")
-    shape: dict[str, Any] = {"hidden": list(hidden), "head_layers": head_layers,
-                             "embedding_dim": embedding_dim, "layer_norm": layer_norm,
-                             "dueling": dueling}  # fmt: skip
-    network = QuantileNetwork(spaces, **shape)
+    network = QuantileNetwork(spaces, hidden, **shape)
     policy = _ProposingPolicy(network, FractionProposal(network.trunk.out_dim, num_quantiles))
-    return _actor(policy, spaces, "fqf_network", {**shape, "num_quantiles": num_quantiles})
+    return _actor("fqf_network", policy, spaces, num_quantiles=num_quantiles)
 
 
-def _actor(
-    policy: nn.Module, spaces: Spaces, factory: str, arguments: dict[str, Any]
-) -> QuantileActor:
+def _actor(factory: str, policy: _Policy, spaces: Spaces, **numbers: int) -> QuantileActor:
+    arguments = {**policy.value_network.arguments, **numbers}
     description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
     return QuantileActor(policy, description)

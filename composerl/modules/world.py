@@ -100,11 +100,6 @@ class WorldModel(nn.Module):
         self.gates_norm.bias[2 * self.deter :] = -1.0
 
     @property
-    def num_parameters(self) -> int:
-        """How many numbers are learned."""
-        return sum(p.numel() for p in self.parameters())
-
-    @property
     def latent_types(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape of each part of a state, and a type to keep it in: for a replay's ``latents``."""
         stoch = ((self.latents * self.classes,), torch.uint8)  # one-hot: nothing is lost
@@ -222,9 +217,7 @@ def world_size(size: str | Mapping[str, int]) -> dict[str, int]:
 def world_model(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> WorldModel:
     """A world model of images (channels, height, width) and discrete actions.
 
-    Args:
-        env: environment or :class:`~composerl.envs.spaces.Spaces` to read the sizes from.
-        size: a name of :data:`SIZES`, or numbers under the same keys.
+    ``size`` is a name of :data:`SIZES`, or numbers under the same keys.
     """
     spaces = Spaces.of(env).require_discrete("world_model")
     return WorldModel(spaces.obs_shape, spaces.action_dim, world_size(size))

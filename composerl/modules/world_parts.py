@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Head", "ImageDecoder", "ImageEncoder", "draw", "mix_uniform", "silu", "uniform_logs"]
+__all__ = ["Head", "ImageDecoder", "ImageEncoder", "draw", "mix_uniform", "silu"]
 
 #: Share of the uniform distribution in every categorical: no class is ever impossible.
 UNIFORM = 0.01
@@ -24,11 +24,6 @@ def silu(x: Tensor) -> Tensor:
 def mix_uniform(logits: Tensor) -> Tensor:
     """Probabilities ``(..., classes)``: 99 % softmax of the logits, 1 % uniform."""
     return logits.softmax(-1) * (1 - UNIFORM) + UNIFORM / logits.shape[-1]
-
-
-def uniform_logs(logits: Tensor) -> Tensor:
-    """Logarithms of :func:`mix_uniform`."""
-    return mix_uniform(logits).log()
 
 
 def draw(probs: Tensor, noise: Tensor | None) -> Tensor:
@@ -138,10 +133,7 @@ class Head(nn.Module):
     """Features ``(..., in_dim)`` to ``(..., out_dim)``: linear, LayerNorm, SiLU; last a linear one.
 
     Args:
-        in_dim: size of the features.
-        out_dim: size of the output.
-        units: width of the hidden layers.
-        layers: how many of them.
+        units: width of the hidden layers, of which there are ``layers``.
         out_scale: factor of the last layer's initial weights; at 0 the output starts at 0.
     """
 

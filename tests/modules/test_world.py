@@ -82,7 +82,6 @@ def test_shapes_and_one_hot_latents(actor):
         torch.testing.assert_close(probs.sum(-1), torch.ones(2, 6, 3))
     images = world.decoder(seen.latent.features.flatten(0, 1))
     assert images.shape == (12, 1, 16, 16)
-    assert world.num_parameters == sum(p.numel() for p in world.parameters())
 
 
 def test_a_first_flag_inside_a_slice_forgets_what_was_before(actor):
@@ -246,5 +245,7 @@ def test_a_description_builds_an_equal_network(actor):
 
 def test_sizes_grow():
     spaces = Spaces(obs_shape=(3, 64, 64), obs_dtype="uint8", num_actions=6)
-    debug, small, medium = (world_model(spaces, size).num_parameters for size in SIZES)
+    debug, small, medium = (
+        sum(p.numel() for p in world_model(spaces, size).parameters()) for size in SIZES
+    )
     assert debug < 0.3e6 < 1.2e6 < small < 1.6e6 < 2.5e6 < medium < 3.1e6
