@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
-from composerl.optim.adam import FusedAdam
-from composerl.optim.graph import GraphStep, clip_factor, total
+from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.schedules import Schedule, cosine, linear
 
 __all__ = ["Update", "cosine", "global_norm", "linear"]

@@ -41,7 +41,7 @@ PRIVATE = (
     Private(
         "torch",
         ("_dynamo",),
-        ("optim.graph",),
+        ("optim.adam",),
         "its trace_autograd_ops lets backward() be part of the compiled graph",
         "if it is on by default now, drop the line; else compile the loss alone in GraphStep",
     ),

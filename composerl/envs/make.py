@@ -10,15 +10,8 @@ import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.nn.parameter import UninitializedBuffer, is_lazy
-from torchrl.envs import (
-    Compose,
-    DoubleToFloat,
-    EnvBase,
-    GymWrapper,
-    SerialEnv,
-    Transform,
-    TransformedEnv,
-)
+from torchrl.envs import EnvBase, GymWrapper, SerialEnv
+from torchrl.envs.transforms import Compose, DoubleToFloat, Transform, TransformedEnv
 
 from composerl.envs.opening import open_gym
 

@@ -30,8 +30,7 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.losses.bc import BCLoss
-    from composerl.losses.cql import CQLLoss
-    from composerl.losses.discrete_cql import DiscreteCQLLoss
+    from composerl.losses.cql import CQLLoss, DiscreteCQLLoss
     from composerl.losses.dreamer import DreamerLoss
     from composerl.losses.dreamer_math import (
         categorical_kl,

@@ -1,4 +1,4 @@
-"""Conservative Q-learning, continuous actions."""
+"""Conservative Q-learning, for continuous and for discrete actions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.functional import cql_penalty
-from composerl.losses.reading import distribution, read
+from composerl.losses.common import LeanLoss, TransitionKeys
+from composerl.losses.functional import cql_penalty, distance
+from composerl.losses.reading import action_index, call_network, distribution, read
 from composerl.losses.sac import SACLoss
 
-__all__ = ["CQLLoss"]
+__all__ = ["CQLLoss", "DiscreteCQLLoss"]
 
 
 class CQLLoss(SACLoss):
@@ -161,3 +162,81 @@ class CQLLoss(SACLoss):
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)
+
+
+class DiscreteCQLLoss(LeanLoss):
+    r"""CQL(H) for discrete actions: double DQN plus a penalty that needs no sampling.
+
+    Paper: Kumar et al. 2020, https://arxiv.org/abs/2006.04779. With
+    :math:`a' = \arg\max_b Q(s', b)` and the target network :math:`\bar Q`
+
+    .. math::
+        L = (r + \gamma (1 - terminated) \bar Q(s', a') - Q(s, a))^2
+            + \alpha \Big( T \log \sum_b e^{Q(s, b) / T} - Q(s, a) \Big)
+
+    Args:
+        value_network: reads the observation, writes ``action_value`` ``(batch, actions)``; a
+            ``QValueActor`` works.
+
+    Keyword Args:
+        double_dqn: choose the next action by the online network; else by the target network.
+        temperature: T > 0 of the logsumexp.
+        min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative.
+        loss_function: see :mod:`composerl.losses`, like ``gamma``, ``reduction`` and what is read.
+
+    Returns ``loss_qvalue``, ``loss_cql``, and ``pred_value`` and ``target_value``. Writes
+    ``td_error``.
+    """
+
+    @dataclass
+    class _AcceptedKeys(TransitionKeys):
+        action_value: NestedKey = "action_value"
+
+    tensor_keys: _AcceptedKeys
+    default_keys = _AcceptedKeys
+    out_keys = ["loss_qvalue", "loss_cql", "pred_value", "target_value"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        value_network: TensorDictModule,
+        *,
+        loss_function: str = "l2",
+        double_dqn: bool = True,
+        temperature: float = 1.0,
+        min_q_weight: float = 1.0,
+        gamma: float | None = None,
+        reduction: str | None = None,
+    ) -> None:
+        super().__init__(reduction, loss_function)
+        self.coefficient("temperature", temperature)
+        self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
+        self.value_network = value_network
+        self._make_target("value_network")
+        self.double_dqn = double_dqn
+        self.make_value_estimator(gamma=gamma)
+
+    def _reads(self) -> list[NestedKey]:
+        return self._transition_keys([self.value_network], [self.value_network])
+
+    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+        keys = self.tensor_keys
+        out = keys.action_value
+        with torch.no_grad():
+            next_q = choosing = call_network(self.target_value_network, batch, out, next_step=True)
+            if self.double_dqn:
+                choosing = call_network(self.value_network, batch, out, next_step=True)
+            best = choosing.argmax(-1, keepdim=True)
+            target = self._target(batch, next_q.gather(-1, best).squeeze(-1))
+
+        q = call_network(self.value_network, batch, out)
+        action = read(batch, keys.action)
+        index = action_index(action, q.shape[-1], batch.batch_size, keys.action)
+        q_data = q.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        soft_maximum = self.temperature * (q / self.temperature).logsumexp(-1)
+        return {
+            "loss_qvalue": distance(q_data, target, self.loss_function),
+            "loss_cql": self.min_q_weight * (soft_maximum - q_data),
+            "priority": (q_data.detach() - target).square(),
+            "pred_value": q_data,
+            "target_value": target,
+        }

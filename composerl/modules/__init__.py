@@ -20,9 +20,10 @@ if TYPE_CHECKING:
         categorical_actor,
         gaussian_actor,
         tanh_gaussian_actor,
+        twin_q,
+        value,
     )
     from composerl.modules.building import build
-    from composerl.modules.critics import twin_q, value
     from composerl.modules.discriminators import Discriminator, RunningNormalize, discriminator
     from composerl.modules.dreamer import DreamerActor, dreamer_actor, dreamer_critic
     from composerl.modules.dynamics import Ensemble, ensemble

@@ -1,9 +1,4 @@
-"""Policies for continuous and for discrete actions, as TorchRL ``ProbabilisticActor`` modules.
-
-Each factory returns an :class:`Actor`: at home in TorchRL code, able to describe itself as JSON
-(so that a policy needs no pickle) and to act greedily on plain tensors (so that evaluation needs
-no TensorDict).
-"""
+"""Actors, and action-value and state-value networks, as TensorDictModules."""
 
 from __future__ import annotations
 
@@ -20,9 +15,9 @@ from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
 from typing_extensions import Unpack
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.mlp import MLP, Head, Layers, ObsStats
+from composerl.modules.mlp import MLP, Head, Layers, Normalize, ObsStats
 
-__all__ = ["Actor", "categorical_actor", "gaussian_actor", "tanh_gaussian_actor"]
+__all__ = ["Actor", "categorical_actor", "gaussian_actor", "tanh_gaussian_actor", "twin_q", "value"]
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
@@ -179,13 +174,53 @@ def _actor(
     if not spaces.discrete:
         low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
         names, spec = ["loc", "scale"], specs.Bounded(low, high)
+    module = TensorDictModule(head, in_keys=["observation"], out_keys=names)
     actor = Actor(
-        module=TensorDictModule(head, in_keys=["observation"], out_keys=names),
-        in_keys=names,
-        spec=spec,
-        distribution_class=distribution,
-        distribution_kwargs=options,
+        module, names, spec=spec, distribution_class=distribution, distribution_kwargs=options
     )
     arguments = {**head.trunk.arguments, "normalize": head.normalize is not None}
     actor.description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}
     return actor
+
+
+class _StateAction(Head):
+    """Q(s, a): observation and action concatenated."""
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        return self.features(observation, action)
+
+
+def twin_q(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (256, 256),
+    *,
+    number: int = 2,
+    normalize: ObsStats = False,
+    **layers: Unpack[Layers],
+) -> list[TensorDictModule]:
+    """A list of independent critics: ``observation, action -> state_action_value`` ``(batch, 1)``.
+
+    A list of so many (``number``), as TorchRL's own losses take it without initialising anew.
+    """
+    spaces = Spaces.of(env).require_box("twin_q")
+    critics = []
+    for _ in range(number):
+        trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, **layers)
+        net = _StateAction(spaces, trunk, normalize)
+        critics.append(TensorDictModule(net, ["observation", "action"], ["state_action_value"]))
+    return critics
+
+
+def value(
+    env: EnvBase | Spaces,
+    hidden: Sequence[int] = (256, 256),
+    *,
+    normalize: ObsStats = False,
+    **layers: Unpack[Layers],
+) -> TensorDictModule:
+    """V(s): ``observation -> state_value`` ``(batch, 1)``."""
+    spaces = Spaces.of(env)
+    net: nn.Module = MLP(spaces.obs_dim, 1, hidden, **layers)
+    if normalize:
+        net = nn.Sequential(Normalize(spaces.obs_shape, normalize), net)
+    return TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"])

@@ -79,12 +79,8 @@ class DreamerActor(TensorDictModuleBase):
 
     def _state_spec(self) -> Composite:
         state = self.initial(1)
-        return Composite(
-            {
-                key: Unbounded(shape=state[name].shape[1:], dtype=state[name].dtype)
-                for key, name in _STATE.items()
-            }
-        )
+        parts = {key: state[name] for key, name in _STATE.items()}
+        return Composite({k: Unbounded(shape=x.shape[1:], dtype=x.dtype) for k, x in parts.items()})
 
     @dispatch
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -1,13 +1,21 @@
-"""Adam, as torch.optim has it, without the Python around its fused kernel."""
+"""Adam as torch.optim has it: its fused kernel alone, or in a compiled graph of the update."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Adam, Optimizer
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+from torchrl.objectives import LossModule
 
-__all__ = ["FusedAdam", "adam_state"]
+__all__ = ["FusedAdam", "GraphStep", "adam_state", "clip_factor", "total"]
 
 _ONE = torch.tensor(1.0)
 
@@ -40,22 +48,12 @@ class FusedAdam(Adam):
             steps = [state["step"] for state in states]
             # On the CPU a Python 1 would be wrapped into a tensor for each of the steps.
             torch._foreach_add_(steps, _ONE if steps[0].is_cpu else 1.0)
-            beta1, beta2 = group["betas"]
-            torch._fused_adam_(
-                params,
-                [p.grad for p in params],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                steps,
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-            )
+            grads = [p.grad for p in params]
+            means, squares = ([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq"))
+            names = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
+            options = dict(zip(("beta1", "beta2"), group["betas"], strict=True))
+            options |= {name: group[name] for name in names}
+            torch._fused_adam_(params, grads, means, squares, [], steps, **options)
 
 
 def adam_state(optimizer: Optimizer, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
@@ -65,3 +63,131 @@ def adam_state(optimizer: Optimizer, p: torch.nn.Parameter) -> dict[str, torch.T
         state["step"] = torch.zeros((), dtype=torch.float32, device=p.device)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
     return state
+
+
+def total(out: TensorDictBase) -> Tensor:
+    """The sum of all outputs named ``loss_*``, or ``loss`` as in TorchRL's ``DQNLoss``."""
+    losses = [value for key, value in out.items() if key.split("_")[0] == "loss"]
+    if not losses:
+        raise ValueError(f"the loss returned nothing to minimise: {sorted(out.keys())}")
+    return sum(losses[1:], losses[0])
+
+
+def clip_factor(norm: Tensor, limit: float) -> Tensor:
+    """What gradients of this norm are multiplied by to stay within the limit."""
+    return (limit / (norm + 1e-6)).clamp(max=1.0)
+
+
+@dataclass
+class _AdamGroup:
+    """A parameter group and the scalars that change from step to step.
+
+    They are computed in Python's float64, as torch.optim does, and handed to the graph as tensors:
+    a number in the graph would compile it anew at every step.
+    """
+
+    group: dict[str, Any]
+    optimizer: Optimizer
+    steps: int = 0
+    step_size: Tensor = field(default_factory=lambda: torch.zeros(()))
+    root: Tensor = field(default_factory=lambda: torch.zeros(()))
+    shrink: Tensor = field(default_factory=lambda: torch.ones(()))
+
+    def advance(self) -> None:
+        self.steps += 1
+        beta1, beta2 = self.group["betas"]
+        self.step_size.fill_(self.group["lr"] / (1 - beta1**self.steps))
+        self.root.fill_(math.sqrt(1 - beta2**self.steps))
+        self.shrink.fill_(1 - self.group["lr"] * self.group["weight_decay"])
+
+    def step(self, p: nn.Parameter, grad: Tensor) -> None:
+        beta1, beta2 = self.group["betas"]
+        state = self.optimizer.state[p]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        if self.group["weight_decay"]:
+            if self.group["decoupled_weight_decay"]:
+                p.mul_(self.shrink)
+            else:
+                grad = grad + self.group["weight_decay"] * p
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        p.sub_(mean / (square.sqrt() / self.root + self.group["eps"]) * self.step_size)
+
+
+@dataclass(eq=False, repr=False)
+class GraphStep:
+    """Calls the compiled update; optimizers other than plain Adam and AdamW step after it."""
+
+    loss: LossModule
+    parameters: Sequence[nn.Parameter]
+    optimizers: Sequence[Optimizer]
+    max_grad_norm: float | None
+    move_targets: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        # The cache must outlive the process: compiling takes half a minute, loading seconds.
+        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "composerl" / "inductor"))
+        import torch._dynamo
+
+        torch._dynamo.config.trace_autograd_ops = True
+        self._inside = [opt for opt in self.optimizers if _is_simple_adam(opt)]
+        self._after = [opt for opt in self.optimizers if opt not in self._inside]
+        self.rebind()
+        self._compiled = torch.compile(self._step, fullgraph=True)
+
+    def rebind(self) -> None:
+        """Look the optimizers' groups and state up again, after they have been loaded."""
+        groups: dict[nn.Parameter, _AdamGroup] = {}
+        for optimizer in self._inside:
+            for group in optimizer.param_groups:
+                adam = _AdamGroup(group, optimizer)
+                for p in group["params"]:
+                    groups[p] = adam
+                    adam.steps = max(adam.steps, int(adam_state(optimizer, p)["step"]))
+        self._groups = [groups.get(p) for p in self.parameters]
+
+    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """One step."""
+        for adam in {id(adam): adam for adam in self._groups if adam is not None}.values():
+            adam.advance()
+        metrics, grads = self._compiled(batch)
+        if self._after:
+            for p, grad in zip(self.parameters, grads, strict=True):
+                p.grad = grad
+            for optimizer in self._after:
+                optimizer.step()
+                optimizer.zero_grad()
+            self.move_targets()
+        return metrics
+
+    def write_steps(self) -> None:
+        """Put the count where torch.optim keeps it, so that eager and compiled states agree."""
+        for p, adam in zip(self.parameters, self._groups, strict=True):
+            if adam is not None:
+                adam.optimizer.state[p]["step"].fill_(adam.steps)
+
+    def _step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        out = self.loss(batch)
+        grads = list(torch.autograd.grad(total(out), self.parameters, allow_unused=True))
+        rest: list[Tensor | None] = []
+        with torch.no_grad():
+            norm = torch.stack([g.norm() for g in grads if g is not None]).norm()
+            if self.max_grad_norm is not None:
+                factor = clip_factor(norm, self.max_grad_norm)
+                grads = [None if g is None else g * factor for g in grads]
+            for p, grad, adam in zip(self.parameters, grads, self._groups, strict=True):
+                if adam is not None and grad is not None:
+                    adam.step(p, grad)
+            if self._after:
+                # These optimizers step outside, and the targets must wait for their weights.
+                rest = [g if a is None else None for g, a in zip(grads, self._groups, strict=True)]
+            else:
+                self.move_targets()
+        return {key: value.detach() for key, value in out.items()} | {"grad_norm": norm}, rest
+
+
+def _is_simple_adam(optimizer: Optimizer) -> bool:
+    return type(optimizer) in (Adam, AdamW, FusedAdam) and not any(
+        group["amsgrad"] or group["maximize"] for group in optimizer.param_groups
+    )

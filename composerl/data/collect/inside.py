@@ -14,18 +14,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.collectors import RandomPolicy
 from torchrl.data import Categorical
-from torchrl.envs import (
-    CatTensors,
-    Compose,
-    DoubleToFloat,
-    EnvBase,
-    GymWrapper,
-    ObservationNorm,
-    RewardClipping,
-    RewardScaling,
-    Transform,
-    TransformedEnv,
-)
+from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, Transform, TransformedEnv
+from torchrl.envs.transforms import CatTensors, ObservationNorm, RewardClipping, RewardScaling
 
 __all__ = ["Asking", "Inside", "apply", "asks_at_steps", "look_inside"]
 
