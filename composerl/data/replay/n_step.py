@@ -48,6 +48,8 @@ class NStep(SampleUnit):
         self.n = n
         self.gamma = gamma
         self.num_envs = num_envs
+        self._ahead = num_envs * torch.arange(n)  # rows
+        self._discounts = gamma ** torch.arange(n)
 
     def expand(
         self, index: Tensor, info: dict[Any, Any], storage: TensorStorage
@@ -55,19 +57,16 @@ class NStep(SampleUnit):
         """The same rows, with what follows them ``n`` steps later as their ``next``."""
         if self.n == 1:
             return index, info
-        ahead = torch.arange(self.n, device=index.device)
+        ahead, discounts = self._ahead.to(index.device), self._discounts.to(index.device)
         start, rows = index.unsqueeze(1), len(storage)
-        path = (start + self.num_envs * ahead) % rows
-        # Steps of the same environment stored after this one: beyond the newest row the ring
-        # holds the oldest ones.
-        later = torch.div(
-            (newest_row(storage) - start) % rows, self.num_envs, rounding_mode="floor"
-        )
+        path = (start + ahead) % rows
+        # Beyond the newest row the ring holds the oldest ones.
+        later = (newest_row(storage) - start) % rows
         alive = _same_episode(storage, path) & (ahead <= later)
         count = alive.sum(1)
         last = path.gather(1, count.unsqueeze(1) - 1).squeeze(1)
         rewards = _column(storage, ("next", "reward"))[:, 0][path]
-        total = (rewards * alive * self.gamma**ahead).sum(1, keepdim=True)
+        total = (rewards * alive * discounts).sum(1, keepdim=True)
         steps = count.unsqueeze(1)
         if isinstance(storage, PackedStorage):
             columns = storage.next_columns(last)
