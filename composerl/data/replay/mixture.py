@@ -1,7 +1,5 @@
 """Batches from two buffers, in a fixed share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,15 +83,11 @@ class MixedReplayBuffer:
         self.offline_fraction = state_dict["offline_fraction"]
 
 
-def _join(first: TensorDictBase, second: TensorDictBase) -> TensorDictBase:
-    shape = torch.Size([len(first) + len(second)])
+def _join(first: Any, second: Any) -> Any:
+    """Rows of two tensors, or of two TensorDicts."""
+    if not isinstance(first, TensorDictBase):
+        return torch.cat([first, second])
     # As dictionaries: a TensorDict takes as long to find an entry as to join two columns.
     a, b = dict(first.items()), dict(second.items())
-    joined = {
-        key: _join(a[key], b[key])
-        if isinstance(a[key], TensorDictBase)
-        else torch.cat([a[key], b[key]])
-        for key in a
-        if key in b
-    }
-    return unchecked_tensordict(joined, shape)
+    joined = {key: _join(a[key], b[key]) for key in a if key in b}
+    return unchecked_tensordict(joined, torch.Size([len(first) + len(second)]))

@@ -1,7 +1,5 @@
 """Columns packed into tables, one per type of number, and how to take them apart again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +19,7 @@ Layout = list[tuple[list[int], list[Column]]]
 
 
 def pack(columns: Mapping[Column, Tensor]) -> tuple[list[Tensor], Layout]:
-    """Columns of one type side by side.
-
-    Rows are drawn from all over memory, so that a sample costs what its gathers cost: two tables
-    take half as long as seven columns.
-    """
+    """Columns of one type side by side; see :class:`~composerl.data.PackedStorage` for why."""
     groups: dict[Any, list[Column]] = {}
     for column, value in columns.items():
         # Images, and rows of single numbers, have no side to be joined at.
