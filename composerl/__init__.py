@@ -4,8 +4,6 @@
 ``--help`` and argument errors of a recipe answer without importing torch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

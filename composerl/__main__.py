@@ -1,7 +1,5 @@
 """``python -m composerl`` is ``composerl``."""
 
-from __future__ import annotations
-
 from composerl.cli import main
 
 __all__ = ["main"]

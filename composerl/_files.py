@@ -1,7 +1,5 @@
 """Files that are there as a whole or not at all, and readers that say what is wrong with one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

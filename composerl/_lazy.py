@@ -1,7 +1,5 @@
 """Packages whose names load what they need on first use, so that ``--help`` imports no torch."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from importlib import import_module

@@ -4,8 +4,6 @@ All private names that it uses, and what to do when an upgrade breaks one, are i
 ``tests/private_names.py``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

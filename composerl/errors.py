@@ -1,7 +1,5 @@
 """How a command ends: a user's mistake in one sentence, a bug with its traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """Where :class:`~composerl.envs.Spaces` used to be; kept for code that imports it from here."""
 
-from __future__ import annotations
-
 from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 

@@ -1,7 +1,5 @@
 """Update: a loss, its optimizer, its targets and its learning rates, stepped together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs read back: statistics, curves, pictures, reports."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

@@ -1,7 +1,5 @@
 """Learning curves: runs in groups, aggregated over seeds, drawn with matplotlib."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pictures of what a world model imagines."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tensordict import TensorDictBase

@@ -1,7 +1,5 @@
 """Everything about some runs on one page that needs nothing else."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Run directories, read: what plots, reports and comparisons look at. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ As in "Deep RL at the edge of the statistical precipice" (Agarwal et al. 2021,
 https://arxiv.org/abs/2108.13264). Only numpy is needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every run has: its directory, checkpoints, metrics, tracking, evaluation, console."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

@@ -1,7 +1,5 @@
 """Large tensors of a checkpoint, in files of their own that are written once."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection

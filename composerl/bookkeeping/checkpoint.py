@@ -7,8 +7,6 @@ make plain values. One file means that ``os.replace`` swaps old for new in one s
 point leaves the previous checkpoint whole.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections import OrderedDict

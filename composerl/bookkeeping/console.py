@@ -1,7 +1,5 @@
 """What a person sees of a run: a progress bar while it trains, a table when it is done."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Policies as files for other programs: ONNX, and torch's pt2."""
 
-from __future__ import annotations
-
 import copy
 import io
 import logging

@@ -1,7 +1,5 @@
 """Pictures as PNG files, and films of a policy: one evaluated episode as an animated GIF."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

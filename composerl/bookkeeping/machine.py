@@ -1,7 +1,5 @@
 """What a run asks of its process: device, threads, memory, random numbers, clock, signals."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import signal

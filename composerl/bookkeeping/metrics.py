@@ -1,7 +1,5 @@
 """metrics.jsonl: one JSON row per logged step, safe to cut back when a run is resumed."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

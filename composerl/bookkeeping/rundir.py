@@ -1,7 +1,5 @@
 """The run directory: who may use it, and the files that describe the run."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Environments as evaluation plays them: gymnasium's and TorchRL's behind one interface."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@
 uses none of them should not wait for them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

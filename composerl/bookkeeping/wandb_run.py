@@ -1,7 +1,5 @@
 """Weights & Biases: whether to use it, what it may see, and how to start it quietly."""
 
-from __future__ import annotations
-
 import configparser
 import netrc
 import os

@@ -1,7 +1,5 @@
 """Configuration and command line of a recipe. Imports neither torch nor wandb, on purpose."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

@@ -1,7 +1,5 @@
 """Fields of a configuration: how they were declared, their sections, help and names."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import inspect

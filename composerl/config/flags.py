@@ -1,7 +1,5 @@
 """The command line of a recipe: flags, from the fields of its configuration."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What recipes of one kind share: offline, by value, by policy with or without replay."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Rules of the values of a configuration's fields."""
 
-from __future__ import annotations
-
 import json
 import math
 import types

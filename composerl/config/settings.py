@@ -1,7 +1,5 @@
 """The settings of every run, as an object and as text: config.yaml."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path

@@ -10,8 +10,6 @@ two buffers. With a learned model, ``branched_rollouts`` fill a ``LatestStorage`
 What needs torch is imported when it is first asked for.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

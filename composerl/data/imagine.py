@@ -1,7 +1,5 @@
 """Imagined data: what a learned model says would happen, and rules of when it is over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

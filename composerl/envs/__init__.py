@@ -1,7 +1,5 @@
 """Environments: gymnasium ids and factories as TorchRL environments, and what they look like."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

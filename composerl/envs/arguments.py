@@ -1,7 +1,5 @@
 """Keyword arguments of environments: those that are not taken are named in one sentence."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping

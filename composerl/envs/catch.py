@@ -1,7 +1,5 @@
 """``composerl/Catch-v0``: a small task from pixels that one frame does not tell enough about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

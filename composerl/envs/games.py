@@ -1,7 +1,5 @@
 """Games whose frames need preparation: Atari as in the papers, MinAtar as an image."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, SupportsFloat

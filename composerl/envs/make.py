@@ -1,7 +1,5 @@
 """Environments: a gymnasium id or a factory becomes a (vectorised) TorchRL environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Gymnasium environments from an id or a factory, with observations as one plain array."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -22,8 +22,6 @@ Returns: ``loss_*``, exactly what is minimised; everything else is detached, a m
 prioritized replay needs is written into the batch as ``td_error`` ``(batch,)``.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

@@ -1,7 +1,5 @@
 """What the losses are given: numbers, whole numbers, action boxes and critics, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Behaviour cloning."""
 
-from __future__ import annotations
-
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Conservative Q-learning, for continuous and for discrete actions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

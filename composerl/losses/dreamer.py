@@ -1,7 +1,5 @@
 """Dreamer: a world model, and an actor and a critic that learn in what it imagines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

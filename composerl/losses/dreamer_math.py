@@ -3,8 +3,6 @@
 ``symlog`` and ``symexp`` are TorchRL's.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torchrl.modules.functional import symexp, symlog

@@ -1,7 +1,5 @@
 """Likelihood of a learned model of the environment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fully parameterized quantile functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ shapes, and says where it stops gradients. The LossModules beside this file are 
 plus bookkeeping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

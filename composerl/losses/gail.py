@@ -1,7 +1,5 @@
 """Generative adversarial imitation learning: the discriminator's side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Implicit Q-learning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

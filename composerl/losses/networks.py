@@ -1,7 +1,5 @@
 """Losses whose networks are plain submodules, called without TensorDict churn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any

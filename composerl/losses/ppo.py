@@ -1,7 +1,5 @@
 """Proximal policy optimisation with a clipped objective."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

@@ -1,7 +1,5 @@
 """Reading networks and batches: direct calls where a TensorDict would only cost time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The reward of adversarial imitation, from a discriminator's logits."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Soft actor-critic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The likelihood of what a world model saw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

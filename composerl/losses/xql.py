@@ -1,7 +1,5 @@
 """Extreme Q-learning, offline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ Arguments that the factories have in common, and their own docstrings do not rep
     **layers: ``activation``, ``layer_norm`` and ``init`` of :class:`~composerl.modules.MLP`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

@@ -1,7 +1,5 @@
 """Actors, and action-value and state-value networks, as TensorDictModules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

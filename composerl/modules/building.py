@@ -1,7 +1,5 @@
 """Networks from the JSON by which they describe themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

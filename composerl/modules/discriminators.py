@@ -1,7 +1,5 @@
 """Discriminators: who acted here, the expert or the policy?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

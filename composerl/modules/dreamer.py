@@ -1,7 +1,5 @@
 """Dreamer's policy, which remembers, and its critic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

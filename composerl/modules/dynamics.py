@@ -1,7 +1,5 @@
 """Learned models of an environment: a probabilistic ensemble as one batched network."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

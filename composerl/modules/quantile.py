@@ -8,8 +8,6 @@ What the losses call (any module with these works):
   ``(batch, n)`` and the fractions' entropy ``(batch,)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypedDict
 

@@ -1,7 +1,5 @@
 """Policies for discrete actions that act on return distributions: those of IQN and FQF."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

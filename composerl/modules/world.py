@@ -1,7 +1,5 @@
 """A world model: what an environment of images and discrete actions does next."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What a world model is made of: image encoder and decoder, dense heads, categorical latents."""
 
-from __future__ import annotations
-
 from math import prod
 
 import torch

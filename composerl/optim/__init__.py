@@ -1,7 +1,5 @@
 """Optimizers, the compiled step, learning-rate schedules, and fitting until convergence."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

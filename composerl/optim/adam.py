@@ -1,7 +1,5 @@
 """Adam as torch.optim has it: its fused kernel alone, or in a compiled graph of the update."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Training a learned model until it stops getting better on data it does not train on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Learning-rate schedules: the factor of the rate, as a function of the updates done."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

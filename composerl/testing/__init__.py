@@ -6,8 +6,6 @@ def test_my_loss():
     check_loss(my_loss, batch)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from composerl._lazy import lazy

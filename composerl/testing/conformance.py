@@ -1,7 +1,5 @@
 """Checks that a loss behaves as a native TorchRL LossModule."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from copy import deepcopy

@@ -3,8 +3,6 @@
 Also what all checks share: calls that can be repeated, and comparisons that say of what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 

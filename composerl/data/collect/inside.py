@@ -1,7 +1,5 @@
 """What a collector works with: gymnasium environments, simple transforms, a policy to ask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Records from TorchRL's own collector: an environment that shows them, and how to take them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The collector of a policy with memory: a record for everything that an environment shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

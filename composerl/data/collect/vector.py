@@ -1,7 +1,5 @@
 """A TorchRL collector without the cost of one TensorDict per step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

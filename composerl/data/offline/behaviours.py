@@ -1,7 +1,5 @@
 """Behaviours that fill a dataset: random, scripted by a controller, or between the two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

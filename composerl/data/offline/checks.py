@@ -1,7 +1,5 @@
 """Checks of raw arrays, with messages that name the source, the key and the row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Readers of dataset files. None of them can execute what it reads."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Datasets made by a behaviour in an environment: a function of their arguments, and cached."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Datasets and demonstrations by name: generated, played or read from a file, and checked."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """What a dataset is like: Monte Carlo returns, episode statistics, a summary of its quality."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A dataset as a storage of TorchRL replay buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writers of dataset files, in the layouts that ``read_dataset`` reads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

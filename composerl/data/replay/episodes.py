@@ -1,7 +1,5 @@
 """Episodes that are stored when they are over."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A storage of the latest rounds of something, however many rows each brought."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

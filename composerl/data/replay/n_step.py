@@ -1,7 +1,5 @@
 """Several steps of reward before the bootstrap, looked up when a row is sampled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Prioritized replay on every supported torch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

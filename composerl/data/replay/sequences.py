@@ -1,7 +1,5 @@
 """Replay of sequences, for models with memory: a sampler of slices, and latents kept with them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

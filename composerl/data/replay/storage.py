@@ -1,7 +1,5 @@
 """A storage for TorchRL replay buffers that packs columns into tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
