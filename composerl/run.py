@@ -28,6 +28,9 @@ __all__ = ["Run", "RunConfig"]
 
 EVALUATION_SEED = 0
 
+#: The runs of this process that own their directory, by that directory.
+_OWNERS: weakref.WeakValueDictionary[Path, Run] = weakref.WeakValueDictionary()
+
 
 class Run:
     """The bookkeeping of one training run.
@@ -66,7 +69,7 @@ class Run:
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
-        self._in_step = self._trained = False
+        self._in_step = self._trained = self._looping = False
         self._clock = machine.Clock()
         self._evaluator = Evaluator(config.env, config.env_kwargs)
         self._opened: Tracker | None = None
@@ -101,7 +104,7 @@ class Run:
         self.total, self._by = total, by
         self._goal = [total, self.config.stop_at, self.config.patience]
         _ = self.spaces  # an environment that cannot be opened shall leave nothing behind
-        self._lock = rundir.lock(self.directory)
+        self._own()
         try:
             self._open()
             with machine.interrupts() as stop, progress_bar(self.name, total, self.step) as show:
@@ -119,6 +122,8 @@ class Run:
         except (Exception, KeyboardInterrupt):
             self._close(1)
             raise
+        finally:
+            self._looping = False
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of this step, under ``train/`` unless the name has a ``/`` already."""
@@ -233,6 +238,16 @@ class Run:
             raise RuntimeError("the run has not begun: this belongs into the loop of run.steps()")
         return self._opened
 
+    def _own(self) -> None:
+        place = self.directory.resolve()
+        earlier = _OWNERS.get(place)
+        if earlier is not None and earlier._looping:
+            raise ValueError(f"this process is training in {place} already, and still in its loop")
+        if earlier is not None:  # an error ended it, and its traceback keeps it alive
+            earlier._close(1)
+        self._lock = rundir.lock(self.directory)
+        self._looping, _OWNERS[place] = True, self
+
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
         state = checkpoint.load_newest(self.directory) if self.config.resume else None
@@ -313,3 +328,4 @@ class Run:
             self._opened.close(exit_code)
         self._evaluator.close()
         self._lock.release()
+        _OWNERS.pop(self.directory.resolve(), None)

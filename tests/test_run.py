@@ -526,9 +526,29 @@ def test_two_processes_cannot_share_a_run(tmp_path):
     run = Run(Config(out=out), name="toy")
     steps = run.steps(6)
     next(steps)
-    with pytest.raises(ValueError, match="another process is training in"):
+    with pytest.raises(ValueError, match=rf"this process is training in {out} already, .* loop"):
         train(Config(out=out, resume=True))
     steps.close()
+
+
+@pytest.mark.parametrize("wandb", ["disabled", "offline"])
+def test_a_run_that_failed_can_be_resumed_where_its_traceback_is_kept(tmp_path, wandb):
+    """As in a notebook, where the last error stays: it holds the run, and the run the lock."""
+
+    def fail(step, run):
+        if step == 5:
+            raise ZeroDivisionError
+
+    out = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError) as kept:
+        train(Config(out=out, wandb=wandb), hook=fail)
+    assert any("run" in frame.frame.f_locals for frame in kept.traceback)
+    train(Config(out=out, wandb=wandb, resume=True))
+    train(Config(out=tmp_path / "whole"))
+    whole = (tmp_path / "whole" / "policy.safetensors").read_bytes()
+    assert (out / "policy.safetensors").read_bytes() == whole
+    if wandb == "offline":
+        assert [recorded.exit_code for recorded in read_wandb(out)] == [1, 0]
 
 
 def test_a_kill_before_the_config_leaves_a_usable_directory(tmp_path):
