@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from composerl.config import suggest
+from composerl import analysis
+from composerl.config import config_start, suggest
 
 if TYPE_CHECKING:
-    from composerl.policy import Policy
+    from composerl.analysis import Trained
 
 __all__ = ["copy_recipe", "find_recipe", "load_recipe", "recipes", "recipes_directory", "train"]
 
@@ -28,19 +29,25 @@ def recipes() -> dict[str, str]:
     return found
 
 
-def train(recipe: str | Path, **flags: Any) -> Policy:
-    """Run a recipe and return its policy: ``train("cql_pendulum", steps=1000, seed=3)``.
+def train(recipe: str | Path, **flags: Any) -> Trained:
+    """Run a recipe: ``train("cql_pendulum", steps=1000, seed=3)``.
 
     Args:
         recipe: name of a packaged recipe (see :func:`recipes`), or the path of a recipe file.
-        flags: fields of the recipe's ``Config``, the same as its command line's flags.
+        flags: fields of the recipe's ``Config``, the same as its command line's flags. They come
+            on top of the file ``config`` or, with ``out`` and ``resume``, of the run found there.
+
+    Returns: its policy, which knows the run: ``directory``, ``metrics`` and ``plot()``.
     """
     module = load_recipe(recipe)
     known = {field.name for field in fields(module.Config)}
     for name in flags:
         if name not in known:
             raise ValueError(f"Config of {recipe} has no {name!r}: {suggest(name, known)}")
-    return module.main(module.Config(**flags | module.Config.implied(set(flags))))
+    start = config_start(module.Config, *map(flags.get, ("config", "out", "resume")))
+    values = (vars(start) if start else {}) | flags | module.Config.implied(set(flags))
+    policy = module.main(module.Config(**values))
+    return analysis.Trained(policy) if getattr(policy, "directory", None) else policy
 
 
 def recipes_directory() -> Path:
@@ -71,8 +78,11 @@ def find_recipe(recipe: str | Path) -> Path:
 
 
 def load_recipe(recipe: str | Path) -> ModuleType:
-    """Import a recipe's file; it must have ``Config`` and ``main``."""
+    """Import a recipe's file, which may import others beside it; it has ``Config`` and ``main``."""
     path = find_recipe(recipe)
+    beside = str(path.resolve().parent)
+    if beside not in (str(recipes_directory()), *sys.path):  # as Python does with a script's
+        sys.path.insert(0, beside)
     # Not the bare stem: a recipe called json.py must not replace a module of that name.
     name = f"_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -80,6 +90,7 @@ def load_recipe(recipe: str | Path) -> ModuleType:
         raise ValueError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and type hints look their module up there
+    vars(module)["__recipe__"] = str(recipe)  # what train() needs to go on with it
     spec.loader.exec_module(module)
     for needed in ("Config", "main"):
         if not hasattr(module, needed):

@@ -17,7 +17,7 @@ from composerl.bookkeeping.export import export_policy
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
-__all__ = ["Policy", "holds_policy", "load"]
+__all__ = ["Policy", "holds_policy", "imported", "load"]
 
 
 class Policy:
@@ -37,9 +37,12 @@ class Policy:
         env_kwargs: keyword arguments of the environment.
 
     Attributes:
+        directory: of the run that it was trained in, if it comes from there.
         state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
             it can be kept and set again. Policies without memory leave it None.
     """
+
+    directory: Path | None = None
 
     def __init__(
         self,
@@ -208,7 +211,7 @@ def load(
             evaluated one), for a run directory.
         actor: for a policy made of your own modules, the module to load its weights into.
         env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
-        env_kwargs: its keyword arguments; those it was trained with, if neither is given.
+        env_kwargs: its keyword arguments; those it was trained with, if it is the same one.
     """
     file = _find(Path(path), which) if Path(path).is_dir() else Path(path)
     if kind_of(file) == "checkpoint":
@@ -221,7 +224,8 @@ def load(
         if tree["description"] is None:
             raise ValueError(
                 f"{file} holds a policy of your own class {tree['class']}: pass the module to "
-                f"load its weights into, load({str(path)!r}, actor=my_module)"
+                f"load its weights into, load({str(path)!r}, actor=my_module), "
+                "or name the recipe that has a function actor(cfg) for it, --recipe my_recipe.py"
             )
         actor = build(tree["description"])
     try:
@@ -229,9 +233,11 @@ def load(
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{file} does not fit the network: {reason}") from error
-    if env is None:
-        env = _safe_env(tree)
-        env_kwargs = tree.get("env_kwargs", {}) if env_kwargs is None else env_kwargs
+    kwargs = tree.get("env_kwargs", {})
+    if env is None and imported(tree["env"], *kwargs.values()):
+        env = tree["env"]
+    if env_kwargs is None and env == tree["env"] and imported(*kwargs.values()):
+        env_kwargs = kwargs
     return Policy(actor.eval(), env, Spaces(**tree["spaces"]), env_kwargs=env_kwargs)
 
 
@@ -242,14 +248,14 @@ def holds_policy(path: str | Path) -> bool:
     return path.suffix == ".safetensors" or run
 
 
-def _safe_env(tree: dict[str, Any]) -> str | None:
-    """The environment a file names; ``module:id`` would import the module, which a file may not.
+def imported(*values: Any) -> bool:
+    """Whether an environment's id and arguments in a file name no module that is not imported yet.
 
-    Nor may it in a keyword argument: there are environments that make another by its id.
+    ``module:id`` would import it, which a file may not; nor may it in a keyword argument: there
+    are environments that make another by its id.
     """
-    texts = [tree["env"], *tree.get("env_kwargs", {}).values()]
-    named = [text for text in texts if isinstance(text, str) and ":" in text]
-    return tree["env"] if {text.split(":")[0] for text in named} <= sys.modules.keys() else None
+    named = [value for value in values if isinstance(value, str) and ":" in value]
+    return {text.split(":")[0] for text in named} <= sys.modules.keys()
 
 
 def _find(run: Path, which: str) -> Path:

@@ -116,8 +116,8 @@ class Run:
                     latest = self.score.latest
                     show(self.step, f"return {latest['return']:.1f}" if latest else "")
                     if stop.is_set():
-                        where = f"stopped at step {self.step}; go on with: "
-                        raise KeyboardInterrupt(where + rundir.resume_command(self.directory))
+                        way = rundir.resume_command(self.directory, self.config)
+                        raise KeyboardInterrupt(f"stopped at step {self.step}; go on with: {way}")
         # Not GeneratorExit, after `break` or an error in the body: finish() or the end will tell.
         except (Exception, KeyboardInterrupt):
             self._close(1)
@@ -217,8 +217,10 @@ class Run:
             self._tracker.artifact("policy", "best", checkpoint.best_path(self.directory))
             self._tracker.artifact("policy", "final", path)
         self._close(0)
-        summary_table(summary, self.directory)
+        own = getattr(actor, "description", None) is None
+        summary_table(summary, self.directory, rundir.usage(self.directory, self.config, own))
         actor.eval()
+        policy.directory = self.directory
         return policy
 
     def _policy(self, actor: nn.Module | None = None) -> Policy:
@@ -239,12 +241,10 @@ class Run:
         return self._opened
 
     def _own(self) -> None:
-        place = self.directory.resolve()
-        earlier = _OWNERS.get(place)
-        if earlier is not None and earlier._looping:
-            raise ValueError(f"this process is training in {place} already, and still in its loop")
-        if earlier is not None:  # an error ended it, and its traceback keeps it alive
-            earlier._close(1)
+        if earlier := _OWNERS.get(place := self.directory.resolve()):
+            if earlier._looping:
+                raise ValueError(f"this process is in the loop of a run in {place} already")
+            earlier._close(1)  # an error ended it, and its traceback keeps it alive
         self._lock = rundir.lock(self.directory)
         self._looping, _OWNERS[place] = True, self
 

@@ -72,7 +72,7 @@ BELOW = {
     "bookkeeping": {"config", "data", "envs", "modules", "optim"},
     "policy": {"bookkeeping", "envs", "modules"},
     "run": {"bookkeeping", "config", "envs", "policy"},
-    "catalog": {"config", "policy"},
+    "catalog": {"analysis", "config"},
     "analysis": {"bookkeeping", "modules", "policy", "run"},
     "testing": {"losses"},
     "cli": {"analysis", "bookkeeping", "catalog", "config", "data", "envs", "errors", "policy"},

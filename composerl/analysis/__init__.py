@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from composerl.analysis.report import page_of
     from composerl.analysis.runs import PastRun, find_runs, read_run
     from composerl.analysis.stats import bootstrap_interval, iqm, probability_of_improvement
+    from composerl.analysis.trained import Trained
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

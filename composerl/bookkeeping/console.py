@@ -67,8 +67,8 @@ class _Rate(progress.ProgressColumn):
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
 
 
-def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
-    """Print the end of a run: what came out and where it is."""
+def summary_table(summary: Mapping[str, Any], directory: Path, usage: str) -> None:
+    """Print the end of a run: what came out, where it is and how to use it."""
     final, best = summary["final"], summary["best"]
     spread = f"± {final['std']:.1f} over {final['episodes']} episodes"
     rows = {
@@ -79,7 +79,7 @@ def summary_table(summary: Mapping[str, Any], directory: Path) -> None:
         "run": directory,
         "policy": directory / "policy.safetensors",
         "metrics": directory / "metrics.jsonl",
-        "use it": f'composerl.load("{directory}").predict(observation)',
+        "use it": usage,
     }
     title = f"{summary['recipe']}: {summary['env']}, seed {summary['seed']}"
     print_table(title, ("", ""), rows.items(), align="left")

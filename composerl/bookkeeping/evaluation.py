@@ -153,7 +153,7 @@ class Evaluator:
     ) -> None:
         if env is None:
             raise ValueError(
-                "the policy does not know its environment: give it, load(..., env=make_env)"
+                "the policy does not know its environment: give it, by env=... or --env module:Id"
             )
         self._make = env
         self._kwargs = dict(env_kwargs or {})

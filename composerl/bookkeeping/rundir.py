@@ -20,7 +20,7 @@ from composerl._files import read_json, read_yaml, remove, write_json, write_tex
 from composerl.config import RunConfig, config_to_dict, may_change
 
 __all__ = ["check", "choose", "compare", "create", "image_path", "keep_run_id", "lock",
-           "resume_command", "run_id", "slug", "versions"]  # fmt: skip
+           "resume_command", "run_id", "slug", "usage", "versions"]  # fmt: skip
 
 LOCK = ".lock"
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
@@ -130,13 +130,28 @@ def run_id(directory: Path) -> str | None:
     return _read_metadata(directory).get("run_id")
 
 
-def resume_command(directory: Path) -> str:
-    """What to type to go on with a run."""
-    program = Path(sys.argv[0] or "your_recipe.py")
+def resume_command(directory: Path, config: RunConfig) -> str:
+    """What to type to go on with a run, there where it was started: in a shell or in Python."""
+    program, module = Path(sys.argv[0]), sys.modules.get(type(config).__module__)
     command = ["python", str(program)]
     if program.stem == "composerl" or program.parts[-2:] == ("composerl", "__main__.py"):
         command = ["composerl", *sys.argv[1:3]]  # composerl run NAME
+    elif getattr(module, "__name__", "") != "__main__" or not hasattr(module, "__file__"):
+        recipe = getattr(module, "__recipe__", None)
+        call = f"composerl.train({recipe!r}, " if recipe else f"{type(config).__name__}(..., "
+        return f"{call}out={str(directory)!r}, resume=True)"
     return shlex.join([*command, "--out", str(directory), "--resume"])
+
+
+def usage(directory: Path, config: RunConfig, own: bool) -> str:
+    """What to type to use a run's policy; a module of the user's ``own`` has to be made first."""
+    recipe: Any = sys.modules.get(type(config).__module__)
+    if own and hasattr(recipe, "actor") and hasattr(recipe, "__file__"):
+        env = ["--env", config.env] if ":" in config.env else []
+        command = ["composerl", "evaluate", str(directory), *env, "--recipe"]
+        return shlex.join([*command, recipe.__file__])
+    actor = ", actor=my_module" if own else ""
+    return f'composerl.load("{directory}"{actor}).predict(observation)'
 
 
 def _read_metadata(directory: Path) -> dict[str, Any]:

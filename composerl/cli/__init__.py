@@ -40,6 +40,8 @@ WITH_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line; a user's mistake ends in one sentence and a non-zero exit."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if "" not in sys.path:  # what `python -m composerl` finds here: --env module:Id
+        sys.path.append("")
     guard(lambda: _dispatch(words or ["--help"]))
 
 

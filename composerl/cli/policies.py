@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
+
+from composerl.catalog import load_recipe
+from composerl.config import config_from_yaml
 
 if TYPE_CHECKING:
     from composerl.policy import Policy
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "export", "interval", "predict", "print_json"]
 
 Which = Literal["final", "best"]
+Env = Annotated[str | None, arg(help="To play in another environment, or one of yours: module:Id.")]
+Recipe = Annotated[Path | None, arg(help="Its actor(cfg) makes a policy of modules of your own.")]
 
 
 def evaluate(
@@ -24,6 +30,8 @@ def evaluate(
     episodes: int = 20,
     seed: int = 0,
     which: Which = "final",
+    env: Env = None,
+    recipe: Recipe = None,
     video: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -43,7 +51,7 @@ def evaluate(
     from composerl.bookkeeping.console import print_table
     from composerl.bookkeeping.images import film_episode
 
-    policy = _load(run, which)
+    policy = _load(run, which, env, recipe)
     if video is not None:  # first: what cannot be drawn is told before all is played
         film_episode(policy, video, seed)
     result = policy.evaluate(episodes, seed)
@@ -82,6 +90,8 @@ def predict(
     obs: str | None = None,
     npz: Path | None = None,
     which: Which = "final",
+    env: Env = None,
+    recipe: Recipe = None,
 ) -> None:
     """The policy's deterministic actions, as JSON lines.
 
@@ -99,13 +109,13 @@ def predict(
         raise ValueError("--obs and --npz cannot be given together")
     if obs is not None:
         given = _parse_json(obs, "--obs")
-        print_json({"action": _act(_load(run, which), given, "--obs")})
+        print_json({"action": _act(_load(run, which, env, recipe), given, "--obs")})
     elif npz is not None:
         rows = _read_observations(npz)
-        for action in _act(_load(run, which), rows, str(npz)):
+        for action in _act(_load(run, which, env, recipe), rows, str(npz)):
             print_json({"action": action})
     else:
-        _serve(_load(run, which))
+        _serve(_load(run, which, env, recipe))
 
 
 def export(
@@ -114,6 +124,8 @@ def export(
     out: Annotated[Path, arg(aliases=["-o"])],
     format: Literal["onnx", "pt2"] | None = None,
     which: Which = "final",
+    env: Env = None,
+    recipe: Recipe = None,
 ) -> None:
     """Write a policy as one self-contained file, normalisation included.
 
@@ -129,17 +141,27 @@ def export(
     kind = format or out.suffix.removeprefix(".")
     if kind not in ("onnx", "pt2"):
         raise ValueError(f"--out {out} ends in neither .onnx nor .pt2: say which by --format")
-    print(_load(run, which).export(out, kind))
+    print(_load(run, which, env, recipe).export(out, kind))
 
 
-def _load(run: Path, which: str) -> Policy:
+def _load(run: Path, which: str, env: str | None, recipe: Path | None) -> Policy:
     if run.is_dir() and not any(run.iterdir()):
         raise FileNotFoundError(f"{run} holds no run: the directory is empty")
     import torch
 
-    from composerl.policy import load
+    from composerl.policy import imported, load
 
-    policy = load(run, which=which)
+    actor = None
+    if recipe is not None:
+        module = load_recipe(recipe)
+        if not hasattr(module, "actor"):
+            raise ValueError(f"--recipe {recipe} has no function actor(cfg) that makes the module")
+        places = [place / "config.yaml" for place in (run, *run.absolute().parents[:2])]
+        config = config_from_yaml(module.Config, next(filter(Path.is_file, places), places[0]))
+        if not imported(config.env if env is None else "", *config.env_kwargs.values()):
+            raise ValueError(f"{run} names a module to import for its environment: say it by --env")
+        actor = module.actor(config if env is None else replace(config, env=env))
+    policy = load(run, which=which, actor=actor, env=env)
     torch.set_num_threads(1)  # as in training: small networks are fastest so
     return policy
 

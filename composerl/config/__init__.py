@@ -6,7 +6,7 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.config.fields import MAY_CHANGE, Section, may_change, suggest
-    from composerl.config.flags import cli, option, parse
+    from composerl.config.flags import cli, config_start, option, parse
     from composerl.config.kinds import (
         OfflineConfig,
         OffPolicyConfig,

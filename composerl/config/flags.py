@@ -13,7 +13,7 @@ from composerl.config.fields import declarations, docs, sections, suggest
 from composerl.config.settings import RunConfig, config_from_yaml
 from composerl.errors import guard
 
-__all__ = ["cli", "option", "parse"]
+__all__ = ["cli", "config_start", "option", "parse"]
 
 C = TypeVar("C", bound=RunConfig)
 
@@ -26,10 +26,8 @@ def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | 
     given = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
     implied = config_class.implied(given)
     source, out = option(argv, "--config"), option(argv, "--out")
-    if source is None and "--resume" in argv and out and (Path(out) / "config.yaml").is_file():
-        source = f"{out}/config.yaml"
     groups: Any = tyro.cli(
-        _groups(config_class, None if source is None else config_from_yaml(config_class, source)),
+        _groups(config_class, config_start(config_class, source, out, "--resume" in argv)),
         args=argv,
         prog=prog,
         description=sys.modules[config_class.__module__].__doc__,
@@ -37,6 +35,13 @@ def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | 
     )
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
     return config_class(**values | implied)
+
+
+def config_start(config_class: type[C], source: Any, out: Any, resume: bool | None) -> C | None:
+    """What flags come on top of: a file, or the configuration of the run to resume."""
+    if source is None and resume and out and (Path(out) / "config.yaml").is_file():
+        source = Path(out) / "config.yaml"
+    return None if source is None else config_from_yaml(config_class, source)
 
 
 def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:

@@ -24,7 +24,7 @@ class RunConfig:
 
     run: ClassVar[Section]
     env: str
-    """Gymnasium id of the environment."""
+    """Gymnasium id of the environment. With module:Id the module that registers it is imported."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment, a JSON object: '{"g": 5}'."""
     seed: _Seed = 0

@@ -35,9 +35,9 @@ def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
             return open_game(env, **kwargs)
         return _plain(make_with(partial(gym.make, env), env, kwargs))
     except ImportError as error:
+        hint = "" if ":" in env else '; pip install "composerl[atari]" or "composerl[minatar]"'
         raise ValueError(
-            f"environment {env!r} needs a package that is not installed: {error}; "
-            'pip install "composerl[atari]" or "composerl[minatar]"'
+            f"environment {env!r} needs a package that is not installed: {error}{hint}"
         ) from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error

@@ -87,8 +87,12 @@ def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
 def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected):
     from composerl.bookkeeping.rundir import resume_command
 
+    Config = type("Config", (), {"__module__": "__main__"})
     monkeypatch.setattr(sys, "argv", argv)
-    assert resume_command("runs/x") == f"{expected} --out runs/x --resume"
+    assert resume_command("runs/x", Config()) == f"{expected} --out runs/x --resume"
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")  # a notebook has none
+    if expected.startswith("python"):
+        assert resume_command("runs/x", Config()) == "Config(..., out='runs/x', resume=True)"
 
 
 def test_train_takes_a_name_and_flags(run):
