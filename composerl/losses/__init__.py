@@ -11,6 +11,16 @@ Arguments:
     gamma: discount; the same as ``make_value_estimator(gamma=...)``, 0.99 by default.
     reduction: ``"mean"`` (the default), ``"sum"`` or ``"none"`` (a loss for each row).
 
+A loss with a namesake in ``torchrl.objectives`` takes all of its options, with its meaning:
+
+    delay_actor: keep a target copy of the actor (``delay_qvalue``, ``delay_value``: of critics);
+        without one, ``target_*`` is the network itself.
+    separate_losses: weights that a critic shares with the actor learn from the actor alone.
+    scalar_output_mode: with ``reduction="none"``, leave metrics out (``"exclude"``), or give their
+        means as ``"non_tensor"`` data; by default they are given for each row.
+    use_prioritized_weights: False ignores ``priority_weight``.
+    deactivate_vmap: changes nothing, like ``functional``: networks are called one by one.
+
 Reads: the ``in_keys`` of the networks; ``action``, where it is discrete as integers ``(batch,)`` or
 ``(batch, 1)`` or one-hot; if present ``priority_weight`` (losses become weighted means,
 ``sum(w * l) / sum(w)``) and ``("collector", "mask")`` (rows that do not count). A loss of

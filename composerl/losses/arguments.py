@@ -1,14 +1,21 @@
 """What the losses are given: numbers, whole numbers, action boxes and critics, checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
+from tensordict import NestedKey
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
-__all__ = ["action_box", "check_number", "check_whole", "independent_copies"]
+__all__ = [
+    "action_box", "bounds", "check_number", "check_whole", "further_options",
+    "independent_copies", "spec_of_action",
+]  # fmt: skip
+
+#: Options of TorchRL's losses that only their default suits here, and why.
+REFUSED = {"priority_key": "name the key by set_keys(priority=...)"}
 
 
 def check_number(name: str, value: Any, interval: str) -> float:
@@ -29,15 +36,47 @@ def check_whole(name: str, value: Any, least: int) -> int:
     return value
 
 
-def action_box(actor: nn.Module, spec: TensorSpec | None) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds of the actions, from a spec or the actor's own."""
+def further_options(
+    owner: str, defaults: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """TorchRL's further options of a loss, as given or by default; others are refused."""
+    if unknown := given.keys() - defaults.keys():
+        raise TypeError(f"{owner} has no arguments {sorted(unknown)}")
+    for name in given.keys() & REFUSED.keys():
+        if given[name] != defaults[name]:
+            raise ValueError(f"{name}={given[name]!r} cannot be honoured: {REFUSED[name]}")
+    if (mode := given.get("scalar_output_mode")) not in (None, "exclude", "non_tensor"):
+        raise ValueError(f"scalar_output_mode must be 'exclude' or 'non_tensor', got {mode!r}")
+    return {**defaults, **given}
+
+
+def spec_of_action(
+    actor: nn.Module, spec: TensorSpec | None, key: NestedKey = "action"
+) -> TensorSpec | None:
+    """The spec of an action, a Composite if it has parts, out of a spec or the actor's own."""
     if spec is None:
         spec = getattr(actor, "spec", None)
     if isinstance(spec, Composite):
-        spec = spec["action"] if "action" in spec.keys() else None  # noqa: SIM118
+        spec = spec[key] if key in spec.keys(True) else None
+    return spec
+
+
+def action_box(
+    actor: nn.Module, spec: TensorSpec | None, key: NestedKey = "action"
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds of the actions, from a spec or the actor's own."""
+    spec = spec_of_action(actor, spec, key)
+    box = bounds(spec)
+    if box is None:
+        raise ValueError(f"bounded actions are needed: pass a Bounded action_spec, got {spec}")
+    return box
+
+
+def bounds(spec: TensorSpec | None) -> tuple[Tensor, Tensor] | None:
+    """Lower and upper bounds of a spec, if it has any and they are finite."""
     space: Any = getattr(spec, "space", None)
     if not hasattr(space, "low") or not torch.isfinite(space.high - space.low).all():
-        raise ValueError(f"bounded actions are needed: pass a Bounded action_spec, got {spec}")
+        return None
     return space.low.clone(), space.high.clone()
 
 

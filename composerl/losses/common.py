@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
-from composerl.losses.arguments import check_number
+from composerl.losses.arguments import check_number, further_options
 from composerl.losses.functional import DISTANCES, distance
 from composerl.losses.networks import PlainNetworks
-from composerl.losses.reading import blank, call_network, read, step_key
+from composerl.losses.reading import blank, call_network, frozen, inputs_of, read, step_key
 
 __all__ = ["LeanLoss", "RowKeys", "TransitionKeys"]
 
@@ -60,8 +61,22 @@ class LeanLoss(PlainNetworks):
         ValueEstimators.TDLambda,
     )
 
-    def __init__(self, reduction: str | None = None, loss_function: str = "l2") -> None:
+    #: Options that TorchRL's loss of this name has besides those in the signature, with their
+    #: defaults; they become attributes.
+    further: ClassVar[Mapping[str, Any]] = {}
+    separate_losses: bool = False
+    scalar_output_mode: str | None = None
+
+    def __init__(
+        self,
+        reduction: str | None = None,
+        loss_function: str = "l2",
+        further: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        options = further_options(type(self).__name__, self.further, further or {})
+        for name, value in options.items():
+            setattr(self, name, value)
         reduction = "mean" if reduction is None else reduction
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}")
@@ -93,6 +108,12 @@ class LeanLoss(PlainNetworks):
 
     def _set_in_keys(self) -> None:
         self._in_keys = None  # listed anew when they are asked for: keys have other names now
+
+    def _name_action(self, actor: nn.Module) -> None:
+        """Read actions under the name that the actor gives them."""
+        names: Sequence[NestedKey] = getattr(actor, "dist_sample_keys", [])
+        if len(names) == 1:
+            self.set_keys(action=names[0])
 
     def _reads(self) -> list[NestedKey]:
         """The entries that :meth:`_rows` reads; repetitions do not matter."""
@@ -130,15 +151,22 @@ class LeanLoss(PlainNetworks):
     ) -> list[NestedKey]:
         """Action, columns of the next step, inputs of networks at s and of others at s'."""
         keys = self.tensor_keys
-        following = [key for network in later for key in network.in_keys if key != keys.action]
+        following = [key for network in later for key in inputs_of(network) if key != keys.action]
         return [
             keys.action,
             *(("next", getattr(keys, name)) for name in columns),
-            *(key for network in now for key in network.in_keys),
+            *(key for network in now for key in inputs_of(network)),
             *map(step_key, following),
         ]
 
     # ---- reading networks and batches ----------------------------------------------------
+
+    def _apart(self, critic: nn.Module, *owners: nn.Module | None) -> AbstractContextManager[None]:
+        """With ``separate_losses``, weights that others own too do not learn from the critic."""
+        if not self.separate_losses:
+            return nullcontext()
+        owned = {id(p) for owner in owners if owner is not None for p in owner.parameters()}
+        return frozen(p for p in critic.parameters() if id(p) in owned)
 
     @staticmethod
     def _value(
@@ -206,12 +234,14 @@ class LeanLoss(PlainNetworks):
         # The usual case, without the search for masks.
         plain = mask is None and weights is None and self.reduction == "mean"
         masked = None if mask is None else batch
-        out = {}
+        out, scalars = {}, {}
         for key, value in rows.items():
             minimised = key.startswith("loss_")
             if not minimised and value.requires_grad:
                 value = value.detach()
-            if not minimised and not value.ndim:
+            if each and not minimised and self.scalar_output_mode:
+                scalars[key] = value
+            elif not minimised and not value.ndim:
                 out[key] = value.expand(shape)
             elif plain:
                 out[key] = value.mean()
@@ -219,7 +249,12 @@ class LeanLoss(PlainNetworks):
                 out[key] = self._reduce_loss(value, masked, weights=weights)
             else:
                 out[key] = self._reduce_loss(value, masked, reduction="none" if each else "mean")
-        return TensorDict(out, shape)
+        result = TensorDict(out, shape)
+        if self.scalar_output_mode == "non_tensor":
+            for key, value in scalars.items():
+                mean = self._reduce_loss(value, masked, reduction="mean") if value.ndim else value
+                result.set_non_tensor(key, mean)
+        return result
 
     def _mask(self, batch: TensorDictBase) -> Tensor | None:
         """Which rows count, ``(batch,)``, if the batch says so."""

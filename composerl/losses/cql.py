@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.arguments import check_whole
+from composerl.losses.arguments import action_box, check_whole
 from composerl.losses.common import LeanLoss, TransitionKeys
 from composerl.losses.functional import cql_penalty, distance
 from composerl.losses.reading import action_index, call_network, distribution, read
@@ -51,7 +52,7 @@ class CQLLoss(SACLoss):
         deterministic_backup: no entropy bonus in the target.
         with_lagrange: tune the weight instead (``min_q_weight`` is not used) so that the
             difference of logsumexp and Q(s, a) stays at ``lagrange_thresh``.
-        lagrange_thresh: that gap, > 0.
+        lagrange_thresh: that gap, >= 0 (TorchRL: 0 by default).
         calibrated: Cal-QL (Nakamoto et al. 2023): values of policy actions count at least as much
             as the data's Monte Carlo return, read from ``mc_return``.
         **options: the keyword arguments of :class:`~composerl.losses.SACLoss`.
@@ -67,6 +68,11 @@ class CQLLoss(SACLoss):
     @dataclass
     class _AcceptedKeys(SACLoss._AcceptedKeys):
         mc_return: NestedKey = "mc_return"
+        # TorchRL's for what it keeps in the batch on the way, which is not done here.
+        pred_q1: NestedKey = "pred_q1"
+        pred_q2: NestedKey = "pred_q2"
+        cql_q1_loss: NestedKey = "cql_q1_loss"
+        cql_q2_loss: NestedKey = "cql_q2_loss"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
@@ -86,25 +92,22 @@ class CQLLoss(SACLoss):
         calibrated: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, **options)
+        super().__init__(actor_network, qvalue_network, None, **options)
+        low, high = action_box(actor_network, options.get("action_spec"), self.tensor_keys.action)
         self.num_random = check_whole("num_random", num_random, 1)
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
         self.with_lagrange = with_lagrange
         self.calibrated = calibrated
         self.imitate = False
-        self.register_buffer("log_volume", (self.high - self.low).log().sum())
+        self.register_buffer("log_volume", (high - low).log().sum())
         self.coefficient("temperature", temperature)
         self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
-        self.coefficient("lagrange_thresh", lagrange_thresh)
+        self.coefficient("lagrange_thresh", lagrange_thresh, "[0, inf)")
         if with_lagrange:
             self.log_alpha_prime = nn.Parameter(torch.zeros(()))
-
-    @property
-    def out_keys(self) -> list[str]:
-        """The outputs, which depend on the options."""
-        tuned = ["loss_alpha_prime", "alpha_prime"] if self.with_lagrange else []
-        return [*super().out_keys, "loss_cql", *tuned]
+        tuned = ["loss_alpha_prime", "alpha_prime"] if with_lagrange else []
+        self.out_keys = [*self.out_keys, "loss_cql", *tuned]
 
     def _reads(self) -> list[NestedKey]:
         return super()._reads() + ([self.tensor_keys.mc_return] if self.calibrated else [])
@@ -114,13 +117,13 @@ class CQLLoss(SACLoss):
         data_action = self._data_action(batch)
         dist = distribution(self.actor_network, batch)
         new_action, log_prob = rsample_and_log_prob(dist)
-        alpha = self.log_alpha.detach().exp()
+        alpha = self._alpha
 
         with torch.no_grad():
             policy_action, policy_log_prob = rsample_and_log_prob(dist, (n,))
-            next_dist = distribution(self.actor_network, batch, next_step=True)
+            next_dist = distribution(self.target_actor_network, batch, next_step=True)
             next_action, next_log_prob = rsample_and_log_prob(next_dist, (n + 1,))
-            next_value = self._next_value(batch, next_action, next_log_prob, alpha)
+            next_value = self._best_value(batch, next_action, next_log_prob, alpha)
             target = self._target(batch, next_value)
             next_action, next_log_prob = next_action[:n], next_log_prob[:n]
             uniform = self.low + (self.high - self.low) * torch.rand_like(policy_action)
@@ -129,7 +132,8 @@ class CQLLoss(SACLoss):
                 [(-self.log_volume).expand_as(policy_log_prob), policy_log_prob, next_log_prob]
             )
 
-        q = self._q(self.qvalue_network, batch, actions)
+        with self._apart(self.qvalue_network, self.actor_network):
+            q = self._q(self.qvalue_network, batch, actions)
         q_data = q[:, -1]
         floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
         difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
@@ -148,7 +152,7 @@ class CQLLoss(SACLoss):
         rows |= self._critic_rows(q_data, target)
         return rows | self._temperature_rows(log_prob)
 
-    def _next_value(
+    def _best_value(
         self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor
     ) -> Tensor:
         """Value of s' ``(batch,)``: of the last sampled action, or the best of the others."""
@@ -172,6 +176,10 @@ class DiscreteCQLLoss(LeanLoss):
         L = (r + \gamma (1 - terminated) \bar Q(s', a') - Q(s, a))^2
             + \alpha \Big( T \log \sum_b e^{Q(s, b) / T} - Q(s, a) \Big)
 
+    Difference to ``torchrl.objectives.DiscreteCQLLoss``, whose arguments and keys it keeps:
+    integer and one-hot actions are both read whatever ``action_space`` is; the squared error is
+    not halved; double DQN.
+
     Args:
         value_network: reads the observation, writes ``action_value`` ``(batch, actions)``; a
             ``QValueActor`` works.
@@ -180,7 +188,8 @@ class DiscreteCQLLoss(LeanLoss):
         double_dqn: choose the next action by the online network; else by the target network.
         temperature: T > 0 of the logsumexp.
         min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative.
-        loss_function: see :mod:`composerl.losses`, like ``gamma``, ``reduction`` and what is read.
+        loss_function: see :mod:`composerl.losses`, like ``gamma``, ``reduction``, TorchRL's further
+            options and what is read.
 
     Returns ``loss_qvalue``, ``loss_cql``, and ``pred_value`` and ``target_value``. Writes
     ``td_error``.
@@ -189,9 +198,14 @@ class DiscreteCQLLoss(LeanLoss):
     @dataclass
     class _AcceptedKeys(TransitionKeys):
         action_value: NestedKey = "action_value"
+        value: NestedKey = "chosen_action_value"
+        value_target: NestedKey = "value_target"
+        pred_val: NestedKey = "pred_val"  # TorchRL's for what it keeps in the batch on the way
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
+    further = MappingProxyType({"delay_value": True, "action_space": None})
+    delay_value: bool
     out_keys = ["loss_qvalue", "loss_cql", "pred_value", "target_value"]  # noqa: RUF012
 
     def __init__(
@@ -204,12 +218,13 @@ class DiscreteCQLLoss(LeanLoss):
         min_q_weight: float = 1.0,
         gamma: float | None = None,
         reduction: str | None = None,
+        **further: Any,
     ) -> None:
-        super().__init__(reduction, loss_function)
+        super().__init__(reduction, loss_function, further)
         self.coefficient("temperature", temperature)
         self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
         self.value_network = value_network
-        self._make_target("value_network")
+        self._make_target("value_network", delayed=self.delay_value)
         self.double_dqn = double_dqn
         self.make_value_estimator(gamma=gamma)
 

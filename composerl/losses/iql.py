@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -43,11 +45,11 @@ class IQLLoss(LeanLoss):
     Keyword Args:
         temperature: beta, *multiplies* the advantage: 0 clones the data, larger values imitate
             only its best actions. 3 for locomotion, 10 for AntMaze, 0.5 for kitchen and adroit.
-        expectile: tau in (0, 1): 0.5 is the value of the behaviour policy, larger values approach
+        expectile: tau in (0, 1]: 0.5 is the value of the behaviour policy, larger values approach
             the best action in the data. 0.7, AntMaze 0.9.
         max_advantage_weight: upper bound of the weight.
         num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
-            ``reduction`` and what is read.
+            ``reduction``, TorchRL's further options and what is read.
 
     Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (minus the mean
     log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the largest
@@ -71,6 +73,15 @@ class IQLLoss(LeanLoss):
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
+    further = MappingProxyType(
+        {
+            "separate_losses": False,
+            "deactivate_vmap": False,
+            "scalar_output_mode": None,
+            "priority_key": None,
+        }
+    )
+    delay_qvalue = True
     out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
 
     def __init__(
@@ -86,16 +97,18 @@ class IQLLoss(LeanLoss):
         max_advantage_weight: float = 100.0,
         gamma: float | None = None,
         reduction: str | None = None,
+        **further: Any,
     ) -> None:
-        super().__init__(reduction, loss_function)
+        super().__init__(reduction, loss_function, further)
         self.coefficient("temperature", temperature, "[0, inf)", symbol="beta")
-        self.coefficient("expectile", expectile, "(0, 1)")
+        self.coefficient("expectile", expectile, "(0, 1]")
         self.coefficient("max_advantage_weight", max_advantage_weight, "(0, inf]")
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
         self._make_target("qvalue_network")
         self.num_qvalue_nets = num_qvalue_nets
+        self._name_action(actor_network)
         self.make_value_estimator(gamma=gamma)
 
     def _reads(self) -> list[NestedKey]:
@@ -109,10 +122,13 @@ class IQLLoss(LeanLoss):
             next_value = self._value(self.value_network, batch, key, next_step=True)
             target = self._target(batch, next_value)
 
-        advantage = min_q - self._value(self.value_network, batch, key)
+        actor, value = self.actor_network, self.value_network
+        with self._apart(value, actor):
+            advantage = min_q - self._value(value, batch, key)
         loss_value = self._value_loss(batch, min_q, advantage, mask)
-        critics = self._critic_rows(self._all_q(self.qvalue_network, batch), target)
-        dist = distribution(self.actor_network, batch)
+        with self._apart(self.qvalue_network, actor, value):
+            critics = self._critic_rows(self._all_q(self.qvalue_network, batch), target)
+        dist = distribution(actor, batch)
         log_prob = action_log_prob(dist, batch, self.tensor_keys.action)
         loss_actor = advantage_weighted_loss(
             log_prob, advantage, self.temperature, self.max_advantage_weight

@@ -27,8 +27,13 @@ class PlainNetworks(LossModule):
 
     _target_names: tuple[str, ...] = ()
 
-    def _make_target(self, name: str) -> None:
-        """Add ``target_<name>``, a copy of a network that no gradient reaches."""
+    def _make_target(self, name: str, *, delayed: bool = True) -> None:
+        """Add ``target_<name>``, a copy of a network that no gradient reaches.
+
+        If it is not delayed, there is no copy: the name then leads to the network itself.
+        """
+        if not delayed:
+            return
         target = deepcopy(getattr(self, name)).requires_grad_(False)
         setattr(self, f"target_{name}", target)
         self._target_names = (*self._target_names, name)
@@ -59,6 +64,8 @@ class PlainNetworks(LossModule):
             module = self._modules.get(name.removesuffix("_params"))
             if module is not None:
                 return TensorDict.from_module(module)
+        if name.startswith("target_") and name.removesuffix("_params")[7:] in self._modules:
+            return getattr(self, name[7:])
         return super().__getattr__(name)
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:

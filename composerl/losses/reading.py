@@ -1,6 +1,6 @@
 """Reading networks and batches: direct calls where a TensorDict would only cost time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "distribution",
     "evaluate",
     "frozen",
+    "inputs_of",
     "network_inputs",
     "read",
     "step_key",
@@ -135,12 +136,12 @@ def _without_parameters(module: nn.Module) -> Callable[..., Any]:
 
 
 @contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """Gradients pass through the module, but do not reach its parameters.
+def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Gradients pass through the modules of the parameters, but do not reach them.
 
     Cheaper than a functional call with detached parameters, but not for a compiled graph.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
+    trained = [p for p in parameters if p.requires_grad]
     for p in trained:
         p.requires_grad_(False)
     try:
@@ -161,8 +162,15 @@ def distribution(
         out = out if isinstance(out, tuple) else (out,)
         # get_dist only looks its parameters up by key, which a dictionary does as well.
         return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
-    inputs = network_inputs(actor, batch, next_step=next_step)
-    return actor.get_dist(TensorDict(dict(zip(actor.in_keys, inputs, strict=True)), batch.shape))
+    keys = inputs_of(actor)
+    values = [read(batch, step_key(key) if next_step else key) for key in keys]
+    return actor.get_dist(TensorDict(dict(zip(keys, values, strict=True)), batch.shape))
+
+
+def inputs_of(network: TensorDictModule) -> list[NestedKey]:
+    """What the network reads, less the group of parameters that it writes itself one by one."""
+    groups = {key[0] for key in getattr(network, "out_keys", ()) if isinstance(key, tuple)}
+    return [key for key in network.in_keys if key not in groups]
 
 
 def as_pair(actor: nn.Module) -> tuple[TensorDictModule, ProbabilisticTensorDictModule] | None:

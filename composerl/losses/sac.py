@@ -3,19 +3,27 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from types import MappingProxyType
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
-from torchrl.data import TensorSpec
+from torchrl.data import Composite, TensorSpec
 from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
-from composerl.losses.arguments import action_box, check_number, independent_copies
+from composerl.losses.arguments import (
+    bounds,
+    check_number,
+    independent_copies,
+    spec_of_action,
+)
 from composerl.losses.common import LeanLoss, TransitionKeys
+from composerl.losses.functional import distance
 from composerl.losses.reading import (
     as_pair,
     call_network,
@@ -46,12 +54,15 @@ class SACLoss(LeanLoss):
         L_\alpha &= -\log \alpha \, (\log \pi(\tilde a|s) + H)
 
     Difference to ``torchrl.objectives.SACLoss``, whose arguments and keys it keeps: networks are
-    plain submodules, called without a TensorDict; the distance is squared by default; no separate
-    V and no discrete actions.
+    plain submodules, called without a TensorDict; the distance is squared by default; with a
+    ``value_network``, all critics see the whole batch; ``delay_actor`` acts in every target.
 
     Args:
-        actor_network: the policy; bounded actions and reparametrised samples.
+        actor_network: the policy, with reparametrised samples.
         qvalue_network: one critic or a list.
+        value_network: if given, V(s) as in the first paper, https://arxiv.org/abs/1801.01290:
+            :math:`L_V = (\min_k \bar Q_k(s, \tilde a) - \alpha \log \pi(\tilde a|s) - V(s))^2`,
+            and the critics' target bootstraps from :math:`\bar V(s')`.
 
     Keyword Args:
         alpha_init: initial temperature > 0: larger values explore more.
@@ -59,12 +70,15 @@ class SACLoss(LeanLoss):
         target_entropy: H, the entropy it is tuned to; ``"auto"`` or None for minus the action's
             dimension, less in a box smaller than [-1, 1] by the logarithm of its half widths.
             Larger values keep the policy more random.
-        action_spec: the action box; the actor's own by default.
+        action_spec: of the actions; the actor's own by default.
+        min_alpha: the temperature goes no lower, and no higher than ``max_alpha``.
+        skip_done_states: whatever is in the batch at s' where it is done counts as worth 0.
         num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
-            ``reduction`` and what is read.
+            ``reduction``, TorchRL's further options and what is read.
 
     Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha`` (unless fixed), and ``alpha`` and
-    ``entropy``. Writes ``td_error`` (the largest squared error of the critics).
+    ``entropy``; ``loss_value`` with a ``value_network``. Writes ``td_error`` (the largest squared
+    error of the critics).
 
     Example:
         >>> from composerl.envs import make_env
@@ -78,38 +92,63 @@ class SACLoss(LeanLoss):
 
     @dataclass
     class _AcceptedKeys(TransitionKeys):
+        value: NestedKey = "state_value"
         state_action_value: NestedKey = "state_action_value"
+        log_prob: NestedKey = "action_log_prob"
 
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
+    further = MappingProxyType({
+        "delay_actor": False, "delay_qvalue": True, "delay_value": True,
+        "separate_losses": False, "skip_done_states": False, "deactivate_vmap": False,
+        "use_prioritized_weights": "auto", "scalar_output_mode": None, "priority_key": None,
+    })  # fmt: skip
+    delay_actor: bool
+    delay_qvalue: bool
+    delay_value: bool
+    skip_done_states: bool
+    low: Any  # a Tensor, or None if the action is not in one box; high too
+    high: Any
 
     def __init__(
         self,
         actor_network: ProbabilisticTensorDictSequential,
         qvalue_network: TensorDictModule | Sequence[TensorDictModule],
+        value_network: TensorDictModule | None = None,
         *,
         num_qvalue_nets: int = 2,
         loss_function: str = "l2",
         alpha_init: float = 1.0,
+        min_alpha: float | None = None,
+        max_alpha: float | None = None,
         fixed_alpha: bool = False,
         target_entropy: Literal["auto"] | float | None = "auto",
         action_spec: TensorSpec | None = None,
         gamma: float | None = None,
         reduction: str | None = None,
+        **further: Any,
     ) -> None:
-        super().__init__(reduction, loss_function)
+        super().__init__(reduction, loss_function, further)
         check_number("alpha_init", alpha_init, "(0, inf)")
+        least = check_number("min_alpha", 0.0 if min_alpha is None else min_alpha, "[0, inf)")
+        most = inf if max_alpha is None else max_alpha
+        self.alpha_range = (least, check_number("max_alpha", most, f"[{least}, inf]"))
         self.actor_network = actor_network
+        self._make_target("actor_network", delayed=self.delay_actor)
+        self.value_network = value_network
+        if value_network is not None:
+            self._make_target("value_network", delayed=self.delay_value)
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
-        self._make_target("qvalue_network")
+        self._make_target("qvalue_network", delayed=self.delay_qvalue)
         self.num_qvalue_nets = num_qvalue_nets
         self.fixed_alpha = fixed_alpha
-        low, high = action_box(actor_network, action_spec)
+        self._name_action(actor_network)
+        spec = spec_of_action(actor_network, action_spec, self.tensor_keys.action)
         if target_entropy is None or target_entropy == "auto":
-            # Entropy is measured in the box's own units: in a small one -|A| may be out of reach.
-            entropy = -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
+            entropy = _least_entropy(spec)
         else:
             entropy = target_entropy
+        low, high = bounds(spec) or (None, None)
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self._squashed = _is_squashed(actor_network, low, high)
@@ -119,39 +158,67 @@ class SACLoss(LeanLoss):
             self.register_buffer("log_alpha", log_alpha)
         else:
             self.log_alpha = nn.Parameter(log_alpha)
+        tuned = [] if fixed_alpha else ["loss_alpha"]
+        self.out_keys = ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy"]
+        self.out_keys += [] if value_network is None else ["loss_value"]
         self.make_value_estimator(gamma=gamma)
-
-    @property
-    def out_keys(self) -> list[str]:
-        """The outputs, which depend on the options."""
-        tuned = [] if self.fixed_alpha else ["loss_alpha"]
-        return ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy"]
 
     def _reads(self) -> list[NestedKey]:
         networks = [self.actor_network, *self.qvalue_network]
-        return self._transition_keys(networks, networks)
+        if self.value_network is None:
+            return self._transition_keys(networks, networks)
+        return self._transition_keys([*networks, self.value_network], [self.value_network])
 
     def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         action = self._data_action(batch)
         new_action, log_prob = self._act(batch)
-        alpha = self.log_alpha.detach().exp()
+        alpha = self._alpha
         with torch.no_grad():
-            next_action, next_log_prob = self._act(batch, next_step=True)
-            next_q = self._q(self.target_qvalue_network, batch, next_action, next_step=True)
-            target = self._target(batch, next_q.amin(0) - alpha * next_log_prob)
+            target = self._target(batch, self._next_value(batch, alpha))
 
-        q = self._q(self.qvalue_network, batch, action)
-        return {
+        with self._apart(self.qvalue_network, self.actor_network, self.value_network):
+            q = self._q(self.qvalue_network, batch, action)
+        rows = {
             "loss_actor": alpha * log_prob - self._gain(batch, new_action),
             **self._critic_rows(q, target),
             **self._temperature_rows(log_prob),
             "alpha": alpha,
         }
+        if self.value_network is not None:
+            with torch.no_grad():
+                worth = self._q(self.target_qvalue_network, batch, new_action).amin(0)
+                worth = worth - alpha * log_prob
+            with self._apart(self.value_network, self.actor_network):
+                value = self._value(self.value_network, batch, self.tensor_keys.value)
+            rows["loss_value"] = distance(value, worth, self.loss_function)
+        return rows
+
+    def _next_value(self, batch: TensorDictBase, alpha: Tensor) -> Tensor:
+        """Value of s' ``(batch,)``."""
+        if self.value_network is not None:
+            network, key = self.target_value_network, self.tensor_keys.value
+            return self._value(network, batch, key, next_step=True)
+        action, log_prob = self._act(batch, next_step=True)
+        q = self._q(self.target_qvalue_network, batch, action, next_step=True)
+        return q.amin(0) - alpha * log_prob
 
     # ---- parts, for CQL too ----------------------------------------------------------------
 
+    @property
+    def _alpha(self) -> Tensor:
+        if self.alpha_range != (0.0, inf):
+            least, most = torch.tensor(self.alpha_range).log().to(self.log_alpha)
+            self.log_alpha.data.clamp_(least, most)
+        return self.log_alpha.detach().exp()
+
+    def _target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
+        if self.skip_done_states:
+            done = read(batch, ("next", self.tensor_keys.done), (1,)).squeeze(-1)
+            next_value = next_value.masked_fill(done, 0.0)
+        return super()._target(batch, next_value)
+
     def _data_action(self, batch: TensorDictBase) -> Tensor:
-        return read(batch, self.tensor_keys.action, self.low.shape)
+        return read(batch, self.tensor_keys.action, None if self.low is None else self.low.shape)
 
     def _temperature_rows(self, log_prob: Tensor) -> dict[str, Tensor]:
         """The loss of the temperature, unless it is fixed, and the entropy."""
@@ -165,16 +232,21 @@ class SACLoss(LeanLoss):
         networks = self.qvalue_network
         if torch.compiler.is_compiling():
             return self._q(networks, batch, action, frozen=True).amin(0)
-        with frozen(networks):
+        with frozen(networks.parameters()):
             return self._q(networks, batch, action).amin(0)
 
     def _act(self, batch: TensorDictBase, *, next_step: bool = False) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
+        actor = self.target_actor_network if next_step else self.actor_network
         if self._squashed:
-            network = self.actor_network.module[0]
+            network = actor.module[0]
             loc, scale = network.module(*network_inputs(network, batch, next_step=next_step))
             return squashed_sample(loc, scale, self.low, self.high)
-        return rsample_and_log_prob(distribution(self.actor_network, batch, next_step=next_step))
+        action, log_prob = rsample_and_log_prob(distribution(actor, batch, next_step=next_step))
+        # A composite distribution may give each part of the action its own.
+        return action, log_prob if isinstance(log_prob, Tensor) else sum(
+            log_prob.values(True, True)
+        )
 
     def _q(
         self, networks: nn.ModuleList, batch: TensorDictBase, actions: Tensor, **options: bool
@@ -218,10 +290,22 @@ def squashed_sample(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tu
     return torch.addcmul(low + half, half, u.tanh()), rows.sum(-1) - constant
 
 
-def _is_squashed(actor: ProbabilisticTensorDictSequential, low: Tensor, high: Tensor) -> bool:
+def _least_entropy(spec: TensorSpec | None) -> float:
+    """Minus the dimension, or less in a small box: entropy is measured in its units."""
+    if spec is None:
+        raise ValueError("the size of an action is unknown: pass an action_spec")
+    if isinstance(spec, Composite):
+        return sum(map(_least_entropy, spec.values(True, True)))
+    low, high = bounds(spec) or (-torch.ones(spec.shape), torch.ones(spec.shape))
+    return -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
+
+
+def _is_squashed(
+    actor: ProbabilisticTensorDictSequential, low: Tensor | None, high: Tensor | None
+) -> bool:
     """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
     pair = as_pair(actor)
-    if pair is None:
+    if pair is None or low is None or high is None:
         return False
     network, head = pair
     options = dict(head.distribution_kwargs)

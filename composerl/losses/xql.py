@@ -75,7 +75,7 @@ class XQLLoss(IQLLoss):
         self.coefficient("action_noise", action_noise, "[0, inf)")
         self._perturbed = bool(sample_random_times or action_noise)
         if self._perturbed:
-            low, high = action_box(actor_network, action_spec)
+            low, high = action_box(actor_network, action_spec, self.tensor_keys.action)
             self.register_buffer("low", low)
             self.register_buffer("high", high)
             self.register_buffer("half_range", (high - low) / 2)

@@ -570,7 +570,6 @@ def test_batch_keeps_its_content():
     ("option", "bad"),
     [
         ("expectile", 0.0),
-        ("expectile", 1.0),
         ("expectile", 1.5),
         ("expectile", math.nan),
         ("temperature", -1.0),
