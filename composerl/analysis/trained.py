@@ -1,7 +1,5 @@
 """What ``composerl.train`` returns: the policy, and the run that it came from."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
