@@ -107,7 +107,7 @@ def main(cfg: Config) -> Policy:
             mine = pairs[torch.randint(len(pairs), (cfg.batch_size,))]
             metrics = update_judge(mine.set("expert", demos.sample(cfg.batch_size)))
             run.log({f"judge/{name}": number for name, number in metrics.items()})
-        rows = gae(reward(ppo.annotate(batch))).select(*ppo.in_keys).reshape(-1)
+        rows = gae(reward(ppo.annotate(batch))).select(*ppo.in_keys).exclude("next").reshape(-1)
         for _ in range(cfg.ppo_epochs):
             for minibatch in rows[torch.randperm(len(rows))].split(cfg.batch_size):
                 run.log(update(minibatch))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import NestedKey
@@ -10,12 +10,9 @@ from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
 __all__ = [
-    "action_box", "bounds", "check_number", "check_whole", "further_options",
+    "Only", "action_box", "bounds", "check_number", "check_whole", "further_options",
     "independent_copies", "spec_of_action",
 ]  # fmt: skip
-
-#: Options of TorchRL's losses that only their default suits here, and why.
-REFUSED = {"priority_key": "name the key by set_keys(priority=...)"}
 
 
 def check_number(name: str, value: Any, interval: str) -> float:
@@ -36,18 +33,30 @@ def check_whole(name: str, value: Any, least: int) -> int:
     return value
 
 
+class Only(NamedTuple):
+    """The one value of an option that can be honoured here, and why."""
+
+    value: Any
+    reason: str
+
+
 def further_options(
     owner: str, defaults: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """TorchRL's further options of a loss, as given or by default; others are refused."""
+    """TorchRL's further options of a loss, as given or by default; others are refused.
+
+    So is what differs from a default of ``Only``, for its reason.
+    """
     if unknown := given.keys() - defaults.keys():
         raise TypeError(f"{owner} has no arguments {sorted(unknown)}")
-    for name in given.keys() & REFUSED.keys():
-        if given[name] != defaults[name]:
-            raise ValueError(f"{name}={given[name]!r} cannot be honoured: {REFUSED[name]}")
+    for name, value in given.items():
+        default = defaults[name]
+        if isinstance(default, Only) and value != default.value:
+            raise ValueError(f"{name}={value!r} cannot be honoured: {default.reason}")
     if (mode := given.get("scalar_output_mode")) not in (None, "exclude", "non_tensor"):
         raise ValueError(f"scalar_output_mode must be 'exclude' or 'non_tensor', got {mode!r}")
-    return {**defaults, **given}
+    plain = {name: x.value if isinstance(x, Only) else x for name, x in defaults.items()}
+    return {**plain, **given}
 
 
 def spec_of_action(

@@ -121,7 +121,12 @@ def advantage_weighted_loss(
     return -weight * log_prob
 
 
-def clipped_objective(ratio: Tensor, advantage: Tensor, clip_epsilon: float | Tensor) -> Tensor:
+def clipped_objective(
+    ratio: Tensor,
+    advantage: Tensor,
+    clip_epsilon: float | Tensor,
+    clip_up: float | Tensor | None = None,
+) -> Tensor:
     r"""PPO's objective as a loss, :math:`-\min(\rho A, \mathrm{clip}(\rho, 1 \pm \epsilon) A)`.
 
     Reference: Schulman et al. 2017, https://arxiv.org/abs/1707.06347, equation 7.
@@ -131,10 +136,12 @@ def clipped_objective(ratio: Tensor, advantage: Tensor, clip_epsilon: float | Te
             but not where it is beyond the clip in the direction that the advantage asks for.
         advantage: ``A``, same shape; detached here.
         clip_epsilon: larger allows longer steps.
+        clip_up: the same for ratios above 1, if it is another number for them.
     """
     advantage = advantage.detach()
-    step: Any = clip_epsilon  # clamp takes numbers or tensors, its signature no union of them
-    clipped = ratio.clamp(1 - step, 1 + step)
+    down: Any = clip_epsilon  # clamp takes numbers or tensors, its signature no union of them
+    up: Any = clip_epsilon if clip_up is None else clip_up
+    clipped = ratio.clamp(1 - down, 1 + up)
     return -torch.minimum(ratio * advantage, clipped * advantage)
 
 

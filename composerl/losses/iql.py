@@ -10,7 +10,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 
-from composerl.losses.arguments import independent_copies
+from composerl.losses.arguments import Only, independent_copies
 from composerl.losses.common import LeanLoss, TransitionKeys
 from composerl.losses.functional import advantage_weighted_loss, expectile_loss
 from composerl.losses.reading import action_log_prob, distribution
@@ -78,7 +78,7 @@ class IQLLoss(LeanLoss):
             "separate_losses": False,
             "deactivate_vmap": False,
             "scalar_output_mode": None,
-            "priority_key": None,
+            "priority_key": Only(None, "name it by set_keys(priority=...)"),
         }
     )
     delay_qvalue = True

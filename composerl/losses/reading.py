@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import (
+    CompositeDistribution,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
@@ -28,7 +29,9 @@ __all__ = [
     "inputs_of",
     "network_inputs",
     "read",
+    "several",
     "step_key",
+    "sum_of_parts",
 ]
 
 
@@ -212,8 +215,26 @@ def action_index(action: Tensor, number: int, batch_size: torch.Size, key: Neste
     )
 
 
+def several(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
+    """The keys of an action of parts, or of one without."""
+    return keys if isinstance(keys, list) else [keys]
+
+
+def sum_of_parts(parts: Iterable[Tensor], batch: TensorDictBase) -> Tensor:
+    """Log-probabilities or entropies of the parts of an action, summed to ``(batch,)``."""
+    size = batch.batch_size
+    first, *others = (x if x.shape == size else x.reshape(*size, -1).sum(-1) for x in parts)
+    for other in others:
+        first = first + other
+    return first
+
+
 def action_log_prob(dist: Distribution, batch: TensorDictBase, key: NestedKey) -> Tensor:
     """Log-probability of the batch's actions, ``(batch,)``; integers and one-hot are both read."""
+    if isinstance(dist, CompositeDistribution):
+        log_prob = dist.log_prob(batch.select(*several(key)))
+        parts = [log_prob] if isinstance(log_prob, Tensor) else log_prob.values(True, True)
+        return sum_of_parts(parts, batch)
     action = read(batch, key)
     if isinstance(dist, Categorical):
         # A masked one may hold the logits of what is allowed alone.

@@ -17,6 +17,7 @@ from torchrl.modules import TanhNormal
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import (
+    Only,
     bounds,
     check_number,
     independent_copies,
@@ -101,7 +102,8 @@ class SACLoss(LeanLoss):
     further = MappingProxyType({
         "delay_actor": False, "delay_qvalue": True, "delay_value": True,
         "separate_losses": False, "skip_done_states": False, "deactivate_vmap": False,
-        "use_prioritized_weights": "auto", "scalar_output_mode": None, "priority_key": None,
+        "use_prioritized_weights": "auto", "scalar_output_mode": None,
+        "priority_key": Only(None, "name it by set_keys(priority=...)"),
     })  # fmt: skip
     delay_actor: bool
     delay_qvalue: bool

@@ -160,6 +160,8 @@ def _value_estimator(loss: LossModule, batch: TensorDict) -> None:
     assert loss.make_value_estimator(ValueEstimators.TD0, gamma=0.5) is loss, (
         "make_value_estimator must return self"
     )
+    # Where advantages are there, nothing is left to estimate.
+    batch = batch.exclude(getattr(loss.tensor_keys, "advantage", "advantage"))
     half = call(loss, batch)
     zero = call(loss.make_value_estimator(gamma=0.0), batch)
     changed = any(not torch.equal(half[key], zero[key]) for key in minimised(half))

@@ -151,7 +151,7 @@ def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any,
     actor = (make or categorical_actor)(spaces, (8,))
     batch = continuous_batch() if actions is None else discrete_batch(actions=actions)
     rows = len(batch)
-    batch = batch.select("observation", "action")
+    batch = batch.select("observation", "action", "next")
     loss = ClipPPOLoss(actor, value(spaces, (8,)), **options)
     loss.annotate(batch)
     batch["action_log_prob"] += torch.linspace(-0.5, 0.5, rows)

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 import torch
 import torchrl.objectives as stock
-from losses.examples import BOX, EXAMPLES, continuous_batch, cql, discrete_cql, sac
+from losses.examples import BOX, DISCRETE, EXAMPLES, continuous_batch, cql, discrete_cql, ppo, sac
 from tensordict import TensorDict
 from tensordict.nn import (
     CompositeDistribution,
@@ -22,12 +22,14 @@ from tensordict.nn import (
 from torch import nn
 from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.modules import ProbabilisticActor, TanhNormal
+from torchrl.objectives import ValueEstimators
+from torchrl.objectives.value import GAE, TD0Estimator
 
 from composerl import losses
-from composerl.losses import CQLLoss, SACLoss, XQLLoss
-from composerl.modules import tanh_gaussian_actor, twin_q, value
+from composerl.losses import ClipPPOLoss, CQLLoss, SACLoss, XQLLoss
+from composerl.modules import categorical_actor, tanh_gaussian_actor, twin_q, value
 
-NAMESAKES = ["CQLLoss", "DiscreteCQLLoss", "IQLLoss", "SACLoss"]
+NAMESAKES = ["CQLLoss", "ClipPPOLoss", "DiscreteCQLLoss", "IQLLoss", "SACLoss"]
 
 
 @pytest.mark.parametrize("name", NAMESAKES)
@@ -293,3 +295,154 @@ def test_a_shared_trunk_learns_from_the_actor_alone_if_losses_are_separate():
         loss(continuous_batch())["loss_actor"].backward()
         assert trunk.module.weight.grad.norm() > 0
         loss.zero_grad()
+
+
+# ---- PPO -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [None, ValueEstimators.TD0])
+def test_ppo_makes_its_advantages_by_the_estimator_it_was_given(kind):
+    loss, batch = ppo()
+    batch = batch.exclude("advantage", "value_target", "state_value")
+    if kind is None:
+        other = GAE(gamma=0.9, lmbda=0.8, value_network=loss.critic_network)
+        loss.make_value_estimator(gamma=0.9, lmbda=0.8)
+    else:
+        other = TD0Estimator(gamma=0.5, value_network=loss.critic_network)
+        loss.make_value_estimator(kind, gamma=0.5)
+    out, expected = loss(batch), loss(other(batch.clone()))
+    assert batch.get("advantage", None) is None
+    for key, number in out.items():
+        torch.testing.assert_close(number, expected[key])
+    loss(batch)["loss_critic"].backward()
+    assert all(p.grad is None for p in loss.actor_network.parameters())
+
+
+def test_ppo_normalises_advantages_over_the_rows_that_count():
+    loss, batch = ppo(normalize_advantage=True)
+    plain, _ = ppo()
+    mask = torch.arange(8) < 5
+    for rows in (None, mask):
+        given, scaled = batch.clone(), batch.clone()
+        counted = batch["advantage"] if rows is None else batch["advantage"][rows]
+        scaled["advantage"] = (batch["advantage"] - counted.mean()) / counted.std(correction=0)
+        if rows is not None:
+            given["collector", "mask"] = scaled["collector", "mask"] = rows
+        expected = plain(scaled)["loss_objective"]
+        torch.testing.assert_close(loss(given)["loss_objective"], expected)
+
+
+def test_ppo_clips_down_and_up_by_different_numbers():
+    """Ratios 0.5 and 2 with advantages -1 and 1 are paid as 1 - 0.1 and 1 + 0.4."""
+    loss, batch = ppo(clip_epsilon=(0.1, 0.4))
+    batch = loss.annotate(batch)[:2].clone()
+    batch["action_log_prob"] -= torch.tensor([0.5, 2.0]).log()
+    batch["advantage"] = torch.tensor([[-1.0], [1.0]])
+    assert loss(batch)["loss_objective"].item() == pytest.approx((0.9 - 1.4) / 2)
+    assert loss(batch)["clip_fraction"] == 1
+    with pytest.raises(ValueError, match="two numbers"):
+        ppo(clip_epsilon=(0.1, 0.2, 0.3))
+
+
+@pytest.mark.parametrize("options", [{"clip_value": True}, {"clip_value": torch.tensor(0.2)}])
+def test_ppo_value_clip_of_the_ratio(options):
+    (one, batch), (two, _), (off, _) = ppo(**options), ppo(clip_value=0.2), ppo(clip_value=False)
+    torch.testing.assert_close(one(batch)["loss_critic"], two(batch)["loss_critic"])
+    assert off(batch)["loss_critic"] == ppo()[0](batch)["loss_critic"] != one(batch)["loss_critic"]
+
+
+def test_ppo_entropy_options():
+    silent, batch = ppo(entropy_bonus=False)
+    assert silent(batch).get("loss_entropy", None) is None
+    many, batch = ppo(actions=None, make=tanh_gaussian_actor, samples_mc_entropy=500)
+    torch.manual_seed(0)
+    first = many(batch)["entropy"]
+    spread = torch.stack([many(batch)["entropy"] - first for _ in range(5)]).abs().max()
+    assert 0 < spread < 0.1
+
+
+def test_ppo_explains_variance():
+    loss, batch = ppo(log_explained_variance=True)
+    v = loss.critic_network.module(batch["observation"])
+    error = (batch["value_target"] - v).var(correction=0)
+    expected = 1 - error / batch["value_target"].var(correction=0)
+    torch.testing.assert_close(loss(batch)["explained_variance"], expected.detach())
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_ppo_critic_reads_on_where_the_actor_is(separate):
+    """A value head on what the actor's trunk writes equals a critic with the trunk in it."""
+    trunk = TensorDictModule(nn.Linear(3, 4), ["observation"], ["hidden"])
+    policy = TensorDictModule(nn.Linear(4, 3), ["hidden"], ["logits"])
+    act = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+    )
+    actor = ProbabilisticTensorDictSequential(trunk, policy, act)
+    head = TensorDictModule(nn.Linear(4, 1), ["hidden"], ["state_value"])
+    _, batch = ppo()
+    results = []
+    for critic in (head, TensorDictSequential(trunk, head)):
+        loss = ClipPPOLoss(actor, critic, separate_losses=separate)
+        assert "hidden" not in loss.in_keys
+        out = loss(batch.clone())
+        out["loss_critic"].backward()
+        assert (trunk.module.weight.grad is None) == separate
+        loss.zero_grad()
+        results.append(out["loss_critic"])
+    torch.testing.assert_close(*results)
+
+
+def test_ppo_on_an_action_of_parts():
+    """Two coins thrown together: log-probabilities and entropies add up."""
+    names = [("params", "one", "logits"), ("params", "two", "logits")]
+
+    class Two(nn.Linear):
+        def forward(self, observation):
+            return super().forward(observation).chunk(2, -1)
+
+    coins = dict.fromkeys(("one", "two"), torch.distributions.Categorical)
+    actor = ProbabilisticTensorDictSequential(
+        TensorDictModule(Two(3, 4), ["observation"], names),
+        ProbabilisticTensorDictModule(
+            ["params"], ["one", "two"], distribution_class=CompositeDistribution,
+            distribution_kwargs={"distribution_map": coins}, return_log_prob=True,
+        ),
+    )  # fmt: skip
+    loss = ClipPPOLoss(actor, value(DISCRETE, (8,)))
+    loss.set_keys(action=["one", "two"], sample_log_prob=["one_log_prob", "two_log_prob"])
+    _, batch = ppo()
+    batch["one"], batch["two"] = torch.arange(8) % 2, torch.arange(8) // 4
+    one, two = actor.module[0].module(batch["observation"])
+    dists = [torch.distributions.Categorical(logits=x.detach()) for x in (one, two)]
+    batch["one_log_prob"] = dists[0].log_prob(batch["one"])
+    batch["two_log_prob"] = dists[1].log_prob(batch["two"])
+    out = loss(batch)
+    assert out["kl_approx"].item() == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(out["entropy"], sum(d.entropy() for d in dists).mean())
+
+
+def test_ppo_reads_the_names_that_its_actor_gives():
+    actor = categorical_actor(DISCRETE, (8,))
+    head = ProbabilisticTensorDictModule(
+        ["logits"], ["move"], distribution_class=torch.distributions.Categorical,
+        return_log_prob=True, log_prob_key="move_lp",
+    )  # fmt: skip
+    loss = ClipPPOLoss(
+        ProbabilisticTensorDictSequential(actor.module[0], head), value(DISCRETE, (8,))
+    )
+    assert (loss.tensor_keys.action, loss.tensor_keys.sample_log_prob) == ("move", "move_lp")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"advantage_key": "a"},
+        {"delay_actor": True},
+        {"max_importance_ratio": 2.0},
+        {"normalize_advantage_exclude_dims": (1,)},
+    ],
+)
+def test_ppo_refuses_what_it_cannot_honour(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name}=.* cannot be honoured: "):
+        ppo(**options)

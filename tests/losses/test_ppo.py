@@ -216,7 +216,7 @@ def test_bad_arguments(options, message):
 def test_bad_inputs_name_the_entry():
     loss, batch = ppo()
     with pytest.raises(KeyError, match="no entry 'advantage'"):
-        loss(batch.exclude("advantage"))
+        loss(batch.exclude("advantage", "next"))
     with pytest.raises(ValueError, match=r"'advantage' must have shape \(8, 1\), got \(8,\)"):
         loss(batch.clone().set("advantage", torch.zeros(8)))
     with pytest.raises(ValueError, match=r"output 'state_value' must have shape \(8, 1\)"):
