@@ -317,8 +317,11 @@ def test_keyword_arguments_of_the_environment(tmp_path):
     loaded = composerl.load(tmp_path)
     assert loaded.env_kwargs == heavy.env_kwargs
     assert loaded.evaluate(2) == heavy.evaluate(2)
-    # another environment, or other arguments
-    assert composerl.load(tmp_path, env="Pendulum-v1").evaluate(1) == plain.evaluate(1)
+    assert composerl.load(tmp_path, env="Pendulum-v1").env_kwargs == heavy.env_kwargs
+    # other arguments, or another environment
+    bare = composerl.load(tmp_path, env="Pendulum-v1", env_kwargs={})
+    assert bare.evaluate(1) == plain.evaluate(1)
+    assert composerl.load(tmp_path, env=lambda: gym.make("Pendulum-v1")).env_kwargs == {}
     other = composerl.load(tmp_path, env_kwargs={"max_episode_steps": 20})
     assert other.evaluate(1).lengths == (20,)
 
