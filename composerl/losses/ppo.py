@@ -146,6 +146,7 @@ class ClipPPOLoss(LeanLoss):
         self.normalize_advantage = normalize_advantage
         self.actor_network = actor_network
         self.critic_network = critic_network
+        self._reads_on = any(key in actor_network.out_keys for key in critic_network.in_keys)
         self._name_action(actor_network)
         names: Sequence[NestedKey] = getattr(actor_network, "log_prob_keys", [])
         if names:
@@ -203,13 +204,13 @@ class ClipPPOLoss(LeanLoss):
             loss_critic = torch.maximum(loss_critic, distance(near, target, self.loss_function))
 
         entropy = self._entropy(dist, batch)
-        low, high = self._clip
+        (low, high), gone = self._clip, ratio - 1
         rows = {
             "loss_objective": clipped_objective(ratio, advantage, low, high),
             "loss_critic": self.critic_coeff * loss_critic,
             "entropy": entropy,
-            "kl_approx": ratio - 1 - log_ratio,
-            "clip_fraction": ((1 - ratio > low) | (ratio - 1 > high)).to(ratio.dtype),
+            "kl_approx": gone - log_ratio,
+            "clip_fraction": ((gone < -low) | (gone > high)).to(ratio.dtype),
         }
         if self.entropic:
             rows["loss_entropy"] = -self.entropy_coeff * entropy
@@ -244,7 +245,7 @@ class ClipPPOLoss(LeanLoss):
     def _after_actor(self, batch: TensorDictBase) -> tuple[TensorDictBase, Distribution]:
         """The actor's distribution, and a batch with what it writes for a critic that reads on."""
         actor, critic = self.actor_network, self.critic_network
-        if not any(key in actor.out_keys for key in critic.in_keys):
+        if not self._reads_on:
             return batch, distribution(actor, batch)
         inside = batch.select(*inputs_of(actor))
         dist = actor.get_dist(inside)
