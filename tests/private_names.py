@@ -47,10 +47,10 @@ PRIVATE = (
     ),
     Private(
         "torch.nn.Module",
-        ("_forward_hooks", "_forward_pre_hooks", "_modules"),
+        ("_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules"),
         ("losses",),
-        "submodules found fast; a network with hooks is not called around them",
-        "named_children(); always call networks with a TensorDict (losses.reading.is_plain)",
+        "submodules and buffers found fast; a network with hooks is not called around them",
+        "named_children() and named_buffers(); call networks with a TensorDict always (is_plain)",
     ),
     Private(
         "tensordict.TensorDict",

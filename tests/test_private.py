@@ -62,6 +62,8 @@ def dynamo():
 def module():
     net = nn.Sequential(nn.Linear(2, 2))
     assert list(net._modules) == ["0"]
+    net.register_buffer("limit", torch.ones(()))
+    assert "limit" in net._buffers
     assert not net._forward_hooks
     assert not net._forward_pre_hooks
     net.register_forward_hook(lambda *args: None)

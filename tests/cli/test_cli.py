@@ -89,6 +89,8 @@ def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected
 
     Config = type("Config", (), {"__module__": "__main__"})
     monkeypatch.setattr(sys, "argv", argv)
+    # pytest's own worker processes have none
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", argv[0], raising=False)
     assert resume_command("runs/x", Config()) == f"{expected} --out runs/x --resume"
     monkeypatch.delattr(sys.modules["__main__"], "__file__")  # a notebook has none
     if expected.startswith("python"):
