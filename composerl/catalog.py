@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from composerl import analysis
-from composerl.config import config_start, suggest
+from composerl.config import config_start, suggest, wait_passively
 
 if TYPE_CHECKING:
     from composerl.analysis import Trained
@@ -46,7 +46,9 @@ def train(recipe: str | Path, **flags: Any) -> Trained:
             raise ValueError(f"Config of {recipe} has no {name!r}: {suggest(name, known)}")
     start = config_start(module.Config, *map(flags.get, ("config", "out", "resume")))
     values = (vars(start) if start else {}) | flags | module.Config.implied(set(flags))
-    policy = module.main(module.Config(**values))
+    config = module.Config(**values)
+    wait_passively(config.threads)
+    policy = module.main(config)
     return analysis.Trained(policy) if getattr(policy, "directory", None) else policy
 
 

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 from composerl.bookkeeping.checkpoint import best_path, checkpoints, kind_of, load_tree, save_tree
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
 from composerl.bookkeeping.export import export_policy
+from composerl.envs.masks import MASK
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
@@ -65,7 +67,7 @@ class Policy:
         kind = (getattr(self.actor, "description", None) or {}).get("factory", "own module")
         return f"Policy({kind}, env={self.env!r}, observation={self.spaces.obs_shape})"
 
-    def predict(self, observation: Any, first: Any = None) -> np.ndarray:
+    def predict(self, observation: Any, first: Any = None, *, mask: Any = None) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
 
         Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
@@ -74,13 +76,34 @@ class Policy:
         A policy with memory takes each row as the next observation of the episode that the same
         row of the last call belongs to, unless ``first``, a bool or one for each row, says that a
         new one starts there. ``first`` is of no effect for others.
+
+        A policy of an environment that masks its actions needs ``mask``, true where an action is
+        allowed: ``(actions,)``, or ``(batch, actions)`` for a batch.
         """
         obs, single = self._check(observation)
+        seen = obs if mask is None and not self.spaces.masked else self._with_mask(obs, mask)
         with torch.no_grad():
-            action = self.act(obs, first).cpu().numpy()
+            action = self.act(seen, first).cpu().numpy()
         return action[0] if single else action
 
-    def act(self, observation: Tensor, first: Any = None) -> Tensor:
+    def _with_mask(self, obs: Tensor, mask: Any) -> TensorDict:
+        """Observations and their masks, as a masked environment shows them."""
+        size = (len(obs), self.spaces.action_dim)
+        if not self.spaces.masked:
+            raise ValueError("this policy takes no mask: its environment has none")
+        if mask is None:
+            raise ValueError("this policy needs a mask: its environment says what is allowed")
+        flags = torch.as_tensor(mask)
+        if flags.dtype.is_floating_point or tuple(flags.shape) not in (size, size[1:]):
+            raise ValueError(
+                f"mask must be flags of shape {size[1:]} or {size}, got {flags.dtype} of shape "
+                f"{tuple(flags.shape)}"
+            )
+        if not flags.bool().any(-1).all():
+            raise ValueError("mask allows no action in some row")
+        return TensorDict({"observation": obs, MASK: flags.bool().expand(size)}, size[:1])
+
+    def act(self, observation: Any, first: Any = None) -> Any:
         """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
         if not self.recurrent:
             return greedy(self.actor, observation.to(self._device), self.spaces)

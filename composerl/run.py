@@ -7,6 +7,7 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 from torch import nn
 
 from composerl._files import write_json
-from composerl.bookkeeping import checkpoint, machine, rundir
+from composerl.bookkeeping import checkpoint, compiling, machine, rundir
 from composerl.bookkeeping.console import progress_bar, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
+from composerl.bookkeeping.owner import Owner
+from composerl.bookkeeping.signals import interrupts
 from composerl.bookkeeping.tracking import Tracker, require_tensorboard
 from composerl.bookkeeping.wandb_run import wandb_mode
 from composerl.config import RunConfig, config_to_dict
@@ -54,7 +57,7 @@ class Run:
     """
 
     def __init__(self, config: RunConfig, name: str | None = None) -> None:
-        self.config = config
+        self.config = config = rundir.settled(config)
         self.name = rundir.slug(name or Path(inspect.getfile(type(config))).stem)
         self.directory = rundir.choose(config, self.name)
         rundir.check(self.directory, self.name, config)
@@ -89,6 +92,19 @@ class Run:
                 )
         self._tracked.update(objects)
 
+    def compiles(self, **updates: int) -> bool:
+        """Whether to compile so many updates of each kind: ``Update(..., compile=this)``.
+
+        With ``--compile auto`` it is if they gain more than compiling costs, which is told in a
+        line and written into the run's config.yaml; kinds are those of
+        :data:`composerl.bookkeeping.compiling.COSTS`.
+        """
+        if self.config.compile == "auto":
+            on, why = compiling.decide(self.config, self.name, updates)
+            say(why)
+            self.config = replace(self.config, compile="on" if on else "off")
+        return self.config.compile == "on"
+
     def steps(self, total: int, by: int = 1) -> Iterator[int]:
         """Count the steps of the run up to ``total``, from where its checkpoint stopped.
 
@@ -107,7 +123,7 @@ class Run:
         self._own()
         try:
             self._open()
-            with machine.interrupts() as stop, progress_bar(self.name, total, self.step) as show:
+            with interrupts() as stop, progress_bar(self.name, total, self.step) as show:
                 while self.step < total and self.score.stopped is None:
                     self.step += by
                     self._in_step = self._trained = True
@@ -200,7 +216,8 @@ class Run:
         # One for all evaluations: each table is an artifact of its own to W&B.
         columns = ["step", "episode", "return", "length"]
         self._tracker.show(self.step, "eval/episodes", "Table", columns, self.score.episodes)
-        path = policy.save(self.directory / "policy.safetensors")
+        path = self.directory / "policy.safetensors"
+        checkpoint.save_tree(path, "policy", policy.to_tree(), self._owner.check)
         summary = {
             "recipe": self.name,
             "env": self.config.env,
@@ -211,7 +228,7 @@ class Run:
             "best": self.score.best,
             **self._clock.row(),
         }
-        write_json(self.directory / "summary.json", summary)
+        write_json(self.directory / "summary.json", summary, self._owner.check)
         self._tracker.summary(final=self.score.latest, best=self.score.best)
         if self.config.wandb_artifacts:
             self._tracker.artifact("policy", "best", checkpoint.best_path(self.directory))
@@ -232,7 +249,8 @@ class Run:
 
     def _save_best(self) -> None:
         if self._best_policy is not None:
-            checkpoint.save_tree(checkpoint.best_path(self.directory), "policy", self._best_policy)
+            best = checkpoint.best_path(self.directory)
+            checkpoint.save_tree(best, "policy", self._best_policy, self._owner.check)
 
     @property
     def _tracker(self) -> Tracker:
@@ -245,7 +263,7 @@ class Run:
             if earlier._looping:
                 raise ValueError(f"this process is in the loop of a run in {place} already")
             earlier._close(1)  # an error ended it, and its traceback keeps it alive
-        self._lock = rundir.lock(self.directory)
+        self._owner = Owner(self.directory)
         self._looping, _OWNERS[place] = True, self
 
     def _open(self) -> None:
@@ -254,7 +272,7 @@ class Run:
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
-        rundir.create(self.directory, self.name, self.config)
+        rundir.create(self.directory, self.name, self.config, self._owner.check)
         self._opened = Tracker(
             self.directory,
             config=config_to_dict(self.config) | {"recipe": self.name},
@@ -268,7 +286,9 @@ class Run:
         )
         # If an error in the loop's body ends the run, W&B shall know that it failed.
         self._end = weakref.finalize(self, self._tracker.close, 1)
-        rundir.keep_run_id(self.directory, self._tracker.run_id)
+        # The id for a resume before the first checkpoint, the total for who watches.
+        known = {"run_id": self._tracker.run_id, "total": self.total}
+        rundir.note(self.directory, self._owner.check, **known)
         self._tracker.metrics.truncate(state["metrics"] if state else 0)
         self._save_best()
         self._clock.start(*(state["seconds"] if state else ()))
@@ -298,6 +318,7 @@ class Run:
 
     def _end_step(self, save: bool) -> None:
         if self._row:
+            self._owner.check()
             self._tracker.log({"step": self.step, **self._row, **self._clock.row()})
             self._row = {}
         if save or self.score.stopped is not None or self._due(self.config.save_every):
@@ -318,7 +339,7 @@ class Run:
             "policy": None if self._actor is None else self._policy().to_tree(),
             "rng": machine.rng_state(),
         }
-        path = checkpoint.save_checkpoint(self.directory, self.step, tree)
+        path = checkpoint.save_checkpoint(self.directory, self.step, tree, self._owner.check)
         if self.config.wandb_artifacts:
             self._tracker.artifact("checkpoint", "last", path, *checkpoint.block_files(path))
 
@@ -327,5 +348,5 @@ class Run:
             self._end.detach()
             self._opened.close(exit_code)
         self._evaluator.close()
-        self._lock.release()
+        self._owner.release()
         _OWNERS.pop(self.directory.resolve(), None)

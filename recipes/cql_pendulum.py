@@ -90,7 +90,7 @@ def main(cfg: Config) -> Policy:
         schedule=optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
+        compile=run.compiles(cql=steps + cfg.online_steps),
     )
 
     storage = data.DatasetStorage(dataset, mc_gamma=cfg.gamma, device=cfg.device)

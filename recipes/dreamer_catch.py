@@ -75,7 +75,7 @@ def main(cfg: Config) -> Policy:
         schedule=optim.lr_schedule(cfg.lr_schedule, int((cfg.steps - start) * updates_per_step)),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
+        compile=run.compiles(dreamer=int(cfg.steps * updates_per_step)),
     )
     latents = data.Latents(actor.world_network.latent_types)
     buffer = TensorDictReplayBuffer(
@@ -84,7 +84,14 @@ def main(cfg: Config) -> Policy:
         transform=latents,
         batch_size=cfg.batch_size,
     )
-    collector = data.RecordCollector(env, actor, init_random_frames=cfg.warmup, seed=cfg.seed)
+    collector = data.RecordCollector(
+        env,
+        actor,
+        init_random_frames=cfg.warmup,
+        seed=cfg.seed,
+        workers=cfg.workers,
+        collect=cfg.collect,
+    )
 
     metrics: Mapping[str, Any] = {}
     run.track(update=update, buffer=buffer, collector=collector)

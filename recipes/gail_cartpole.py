@@ -3,9 +3,8 @@
 A discriminator learns to tell the expert's state-action pairs from the policy's, and PPO trains
 the policy to deceive it. The environment's own reward is logged and never learned from.
 
-The defaults suit CartPole. For Pendulum: --env Pendulum-v1 --demonstrations 20 --steps 100000
---rollout 2048 --gamma 0.9 --entropy-coeff 0 --judge-updates 32 --judge-lr 1e-3
---gradient-penalty 1.
+The defaults suit CartPole. For Pendulum: --env Pendulum-v1 --demonstrations 20 --entropy-coeff 0
+--steps 100000 --rollout 2048 --gamma 0.9 --judge-updates 32 --judge-lr 1e-3 --gradient-penalty 1.
 """
 
 from __future__ import annotations
@@ -81,23 +80,23 @@ def main(cfg: Config) -> Policy:
         entropy_coeff=cfg.entropy_coeff,
     ).to(cfg.device)
     schedule = optim.lr_schedule(cfg.lr_schedule, cfg.minibatches)
-    update = Update(
-        ppo, cfg.lr, schedule=schedule, max_grad_norm=cfg.max_grad_norm, compile=cfg.compile
-    )
+    on = run.compiles(ppo=cfg.minibatches, gail=cfg.steps // cfg.rollout * cfg.judge_updates)
+    update = Update(ppo, cfg.lr, schedule=schedule, max_grad_norm=cfg.max_grad_norm, compile=on)
     gae = GAE(gamma=cfg.gamma, lmbda=cfg.gae_lambda, value_network=critic, average_gae=True)
     judge = modules.discriminator(env, cfg.hidden, spectral_norm=cfg.spectral_norm)
     gail = losses.GAILLoss(judge, num_actions=number, gp_lambda=cfg.gradient_penalty)
-    update_judge = Update(gail.to(cfg.device), lr=cfg.judge_lr, compile=cfg.compile)
+    update_judge = Update(gail.to(cfg.device), lr=cfg.judge_lr, compile=on)
     ends = experts.terminated if cfg.absorbing else None
     reward = losses.GAILReward(judge, cfg.reward, gamma=cfg.gamma, expert_terminated=ends)
-    collector = data.VectorCollector(env, actor, frames_per_batch=cfg.rollout, seed=cfg.seed)
+    collector = data.VectorCollector(
+        env, actor, frames_per_batch=cfg.rollout, seed=cfg.seed, workers=cfg.workers
+    )
     baselines = {"expert/return": experts.mean_return}
     if cfg.bc_steps:
         clone = Update(losses.BCLoss(actor), lr=cfg.lr)
         for _ in range(cfg.bc_steps):
             clone(demos.sample(cfg.batch_size))
         baselines["bc/return"] = run.play(actor).mean
-
     run.track(update=update, judge=update_judge, demos=demos, collector=collector)
     for _ in run.steps(cfg.steps, by=cfg.rollout):
         batch = collector.next().to(cfg.device)

@@ -74,7 +74,7 @@ def main(cfg: Config) -> Policy:
         schedule=optim.lr_schedule(cfg.lr_schedule, cfg.steps // cfg.num_envs * cfg.updates),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
+        compile=run.compiles(iqn=cfg.steps // cfg.num_envs * cfg.updates),
     )
 
     prioritized = data.PrioritizedSampler(cfg.buffer_size, *cfg.exponents)
@@ -90,6 +90,8 @@ def main(cfg: Config) -> Policy:
         frames_per_batch=cfg.num_envs,
         init_random_frames=cfg.warmup,
         seed=cfg.seed,
+        workers=cfg.workers,
+        collect=cfg.collect,
     )
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))
 

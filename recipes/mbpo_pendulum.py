@@ -3,10 +3,7 @@
 SAC, mostly on imagined data: an ensemble learns how the environment behaves, and short rollouts
 in it, branched off real states, give many updates for each real step. --model off is plain SAC.
 
-The defaults suit Pendulum. The paper's, for --env Hopper-v5 --termination hopper: --steps 125000
---warmup 5000 --updates 20 --hidden 256 256 --lr 3e-4 --tau 0.005 --model-hidden 200 200 200 200
---model-lr 1e-3 --model-batch-size 256 --rollouts 100000 --keep 4 --target-entropy -1
---rollout-length 1 15 20000 100000.
+The defaults suit Pendulum; recipes/README.md has the paper's for Hopper.
 """
 
 from __future__ import annotations
@@ -67,17 +64,19 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    env = envs.make_env(cfg.env, **cfg.env_kwargs)
+    env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
     critics = modules.twin_q(env, cfg.hidden)
     loss = losses.SACLoss(actor, critics, target_entropy=cfg.target_entropy, gamma=cfg.gamma)
+    fits = cfg.model_patience * cfg.steps**2 // (2 * cfg.fit_every * cfg.model_batch_size)
+    on = run.compiles(sac=cfg.steps * cfg.updates, dynamics=fits if cfg.model == "on" else 0)
     update = Update(
         loss.to(cfg.device),
         lr=cfg.lr,
         schedule=optim.lr_schedule(cfg.lr_schedule, cfg.steps * cfg.updates),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
+        compile=on,
     )
     learned = cfg.termination == "learned"
     dynamics = modules.ensemble(
@@ -85,33 +84,34 @@ def main(cfg: Config) -> Policy:
     )
     model_loss = losses.DynamicsLoss(dynamics, per_member=True).to(cfg.device)
     adam = optim.FusedAdam(model_loss.parameter_groups(cfg.model_lr))
-    update_model = Update(model_loss, optimizer=adam)
-    fit = optim.DynamicsFit(
-        update_model, batch_size=cfg.model_batch_size, patience=cfg.model_patience
-    )
-    length = data.length_schedule(*cfg.rollout_length)
-    termination = data.ENDINGS.get(cfg.termination)
+    fitted = Update(model_loss, optimizer=adam, compile=on)
+    fit = optim.DynamicsFit(fitted, batch_size=cfg.model_batch_size, patience=cfg.model_patience)
+    length, ending = data.length_schedule(*cfg.rollout_length), data.ENDINGS.get(cfg.termination)
     real = TensorDictReplayBuffer(storage=data.PackedStorage(cfg.buffer_size, device=cfg.device))
     imagined = TensorDictReplayBuffer(storage=data.LatestStorage(cfg.keep, device=cfg.device))
     buffer = data.MixedReplayBuffer(
         real, imagined, offline_fraction=cfg.real_share, batch_size=cfg.batch_size
     )
     collector = data.VectorCollector(
-        env, actor, frames_per_batch=1, init_random_frames=cfg.warmup, seed=cfg.seed
+        env,
+        actor,
+        frames_per_batch=cfg.num_envs,
+        init_random_frames=cfg.warmup,
+        seed=cfg.seed,
+        workers=cfg.workers,
+        collect=cfg.collect,
     )
 
     run.track(update=update, fit=fit, buffer=buffer, collector=collector)
-    for step in run.steps(cfg.steps):
-        real.extend(collector.next())
-        if cfg.model == "on" and step >= cfg.warmup and step % cfg.fit_every == 0:
+    for step in run.steps(cfg.steps, by=cfg.num_envs):
+        real.extend(collector.next().reshape(-1))
+        if cfg.model == "on" and step >= cfg.warmup and step % cfg.fit_every < cfg.num_envs:
             fit(real[:])
             start, k = real.sample(cfg.rollouts)["observation"], length(step)
-            rows = data.branched_rollouts(dynamics, actor, start, k, termination=termination)
-            imagined.extend(rows)
-        for _ in range(cfg.updates if step >= cfg.warmup else 0):
+            imagined.extend(data.branched_rollouts(dynamics, actor, start, k, termination=ending))
+        for _ in range(cfg.updates * cfg.num_envs if step >= cfg.warmup else 0):
             run.log(update(buffer.sample()))
-        run.log(collector.metrics() | fit.metrics)
-        run.log({"real": len(real), "imagined": len(imagined)})
+        run.log(collector.metrics() | fit.metrics | {"real": len(real), "imagined": len(imagined)})
         run.evaluate(actor)
     return run.finish(actor)
 

@@ -93,7 +93,7 @@ def main(cfg: Config) -> Policy:
         schedule={"actor_network": optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=cfg.compile,
+        compile=run.compiles(xql=steps + cfg.online_steps),
     )
 
     offline = TensorDictReplayBuffer(storage=data.DatasetStorage(dataset, device=cfg.device))

@@ -39,6 +39,13 @@ PRIVATE = (
         "let FusedAdam be torch.optim.Adam(fused=True), whose state is the same",
     ),
     Private(
+        "torch.Tensor",
+        ("_base",),
+        ("optim.adam",),
+        "whether the steps of all parameters are views of one tensor, which is counted at once",
+        "count each by torch._foreach_add_ in FusedAdam.step, as where some have no gradient",
+    ),
+    Private(
         "torch",
         ("_dynamo",),
         ("optim.adam",),
@@ -114,10 +121,10 @@ PRIVATE = (
     Private(
         "torchrl.collectors.Collector",
         (
-            "_carrier", "_exclude_private_keys", "_frames", "_should_use_random_frames",
-            "_traj_pool", "_use_buffers", "_wrapped_policy",
+            "_carrier", "_exclude_private_keys", "_frames", "_iterator",
+            "_should_use_random_frames", "_traj_pool", "_use_buffers", "_wrapped_policy",
         ),
-        ("data.collect.recurrent", "data.collect.vector"),
+        ("data.collect",),
         "the state that rollout() of a subclass shares with the rest of the collector",
         "read Collector.rollout() anew and say there what it says",
     ),
@@ -133,7 +140,10 @@ PRIVATE = (
     ),
     Private(
         "torchrl.data.PrioritizedSampler",
-        ("_alpha", "_beta", "_init", "_max_priority", "_min_tree", "_sum_tree"),
+        (
+            "_alpha", "_beta", "_eps", "_init", "_max_priority", "_max_priority_within_buffer",
+            "_min_tree", "_rng", "_sum_tree",
+        ),
         ("data.replay.prioritized",),
         "its trees, replaced where TorchRL's extension does not load, and saved by content",
         "read PrioritizedSampler anew; if it needs no extension any more, only state_dict is left",

@@ -217,7 +217,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
 def small_blocks(monkeypatch):
     """Blocks of 1 kB: a hundred rows of ten bytes each, or less."""
     for module in (blocks, checkpoint):
-        monkeypatch.setattr(module, "LARGE", 1000)
+        monkeypatch.setattr(module, "LARGE", 2000)
 
 
 def written(directory):
@@ -243,6 +243,40 @@ def test_a_ring_buffer_writes_only_the_blocks_that_changed(tmp_path, small_block
     assert torch.equal(load_tree(first, "checkpoint")["ring"], before)
     assert torch.equal(load_tree(third, "checkpoint")["ring"], ring[:550])
     assert first.stat().st_size < 2500
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["growing", "a full ring"])
+@pytest.mark.parametrize("megabytes", [1, 5, 16, 64])
+def test_a_checkpoint_writes_what_is_new(megabytes, full, tmp_path):
+    """100 kB of new rows: their blocks, of a quarter of a megabyte, and one more at the most."""
+    rows = megabytes * 10_000
+    ring = torch.randint(0, 255, (rows + 3000, 100), dtype=torch.uint8)
+    kept = blocks.Blocks(tmp_path / "blocks")
+    kept.add(ring[:rows])
+    kept.flush()
+    for k in range(1, 4):
+        before = written(tmp_path)
+        if full:
+            ring[7000:8000] += k
+        kept.add(ring[:rows] if full else ring[: rows + 1000 * k])
+        kept.flush()
+        new = written(tmp_path).keys() - before.keys()
+        size = sum((tmp_path / "blocks" / name).stat().st_size for name in new)
+        assert 100_000 <= size < 100_000 + 2 * 270_000
+
+
+def test_blocks_begin_at_the_same_rows_in_a_tensor_of_any_length():
+    """Each has at most a 128th of what is before it, or a quarter of a megabyte."""
+    whole = [*blocks._cuts(2_000_000, 100)]
+    starts = np.cumsum([0, *whole])
+    assert starts[-1] == 2_000_000
+    assert len(whole) < 600
+    assert all(n <= max(2621, start / 128) for n, start in zip(whole, starts, strict=False))
+    for rows in (1, 5000, 700_000, 1_999_999):
+        ends = np.cumsum([*blocks._cuts(rows, 100)])
+        assert {*ends[:-1]} <= {*starts}
+        assert ends[-1] == rows
+    assert [*blocks._cuts(3, 1 << 30)] == [1, 1, 1]
 
 
 def test_rotation_removes_the_blocks_nobody_needs(tmp_path, small_blocks):
@@ -323,7 +357,8 @@ def test_block_names_are_no_paths(tmp_path):
 @pytest.mark.parametrize("shape", [[4, 7], [3, 6], [10**15, 6], []])
 def test_a_shape_that_does_not_fit_the_blocks_is_noticed(tmp_path, shape):
     kept = blocks.Blocks(tmp_path)
-    about = kept.write(torch.zeros(4, 6))
+    about = kept.add(torch.zeros(4, 6))
+    kept.flush()
     assert kept.read(about).shape == (4, 6)
     with pytest.raises(ValueError, match=r"is no part of|holds 4 of"):
         kept.read(about | {"shape": shape})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import typing
@@ -17,6 +18,7 @@ from composerl.catalog import load_recipe, recipes, train
 from composerl.config import (
     MAY_CHANGE,
     Count,
+    DatasetConfig,
     Finite,
     LRSchedule,
     NonNegative,
@@ -79,9 +81,17 @@ class Offline(OfflineConfig):
 def test_flags_override_file_overrides_default(tmp_path):
     (tmp_path / "c.yaml").write_text("lr: 1e-4\nsteps: 7\nhidden: [8, 9]\nclip: 2\ncompile: true\n")
     cfg = parse(Config, ["--config", str(tmp_path / "c.yaml"), "--steps", "5"])
-    assert (cfg.lr, cfg.steps, cfg.hidden, cfg.clip, cfg.compile) == (1e-4, 5, (8, 9), 2.0, True)
+    assert (cfg.lr, cfg.steps, cfg.hidden, cfg.clip, cfg.compile) == (1e-4, 5, (8, 9), 2.0, "on")
     assert parse(Config, []).lr == 1e-3
-    assert parse(Config, [f"--config={tmp_path / 'c.yaml'}", "--no-compile"]).compile is False
+    assert parse(Config, [f"--config={tmp_path / 'c.yaml'}", "--no-compile"]).compile == "off"
+
+
+def test_what_clones_a_dataset_is_not_asked_for_returns():
+    cloning, learning = ({f.name for f in fields(kind)} for kind in (DatasetConfig, OfflineConfig))
+    assert {"dataset", "epochs", "normalize", "hidden", "lr_schedule"} <= cloning < learning
+    assert learning - cloning == {
+        "gamma", "tau", "reward_scale", "reward_shift", "online_steps", "offline_fraction",
+    }  # fmt: skip
 
 
 def test_written_config_is_a_valid_config(tmp_path):
@@ -114,7 +124,8 @@ def test_unknown_flag_suggests_the_nearest(flag, suggestion):
         ("lr: fast", "lr must be a number, got 'fast'"),
         ("steps: 1.5", "steps must be of type int, got 1.5"),
         ("steps: true", "steps must be of type int, got True"),
-        ("compile: 1", "compile must be of type bool"),
+        ("compile: 1", "compile must be one of auto, on, off, got 1"),
+        ("tensorboard: 1", "tensorboard must be of type bool"),
         ("steps: -1", "steps must be at least 1"),
         ("hidden: 64", "hidden"),
         ("wandb: sometimes", "wandb must be one of auto, online, offline, disabled"),
@@ -255,6 +266,19 @@ def test_what_may_change_on_resume():
         "steps", "device", "threads", "log_every", "eval_every", "eval_episodes", "save_every",
         "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts", "tensorboard", "video",
     }  # fmt: skip
+
+
+def test_several_threads_wait_without_spinning(monkeypatch):
+    """Said before torch is imported; what the user has set stays."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    parse(Ruled, [])
+    assert "OMP_WAIT_POLICY" not in os.environ
+    parse(Ruled, ["--threads", "2"])
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    os.environ["OMP_WAIT_POLICY"] = "ACTIVE"
+    parse(Ruled, ["--threads", "2"])
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 def test_marks_are_no_noise(capsys):
@@ -452,9 +476,26 @@ def test_schedules_have_the_names_that_optim_knows():
 
 
 def test_sweep_style_booleans():
-    assert parse(Config, ["--compile=True"]).compile is True
-    assert parse(Config, ["--compile=false"]).compile is False
+    assert parse(Config, ["--tensorboard=True"]).tensorboard is True
+    assert parse(Config, ["--tensorboard=false"]).tensorboard is False
     assert parse(Config, ["--lr=0.5"]).lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ([], "auto"), (["--compile"], "on"), (["--no-compile"], "off"), (["--compile", "on"], "on"),
+        (["--compile=off"], "off"), (["--compile=True"], "on"), (["--compile=0"], "off"),
+        (["--compile", "--steps", "3"], "on"), (["--compile", "auto"], "auto"),
+    ],
+)  # fmt: skip
+def test_compile_is_a_switch_and_a_choice(flags, value):
+    """With and without a value, as a sweep agent writes it, and as YAML reads on and off."""
+    assert parse(Config, flags).compile == value
+    assert Config(compile=True).compile == "on"
+    assert Config(compile=False).compile == "off"
+    with pytest.raises(SystemExit):
+        parse(Config, ["--compile", "sometimes"])
 
 
 def test_resume_takes_the_run_s_own_config(tmp_path):

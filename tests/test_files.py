@@ -1,16 +1,13 @@
-"""Files of a run: whole or as they were, readable or refused in a sentence, one owner."""
+"""Files of a run: whole or as they were, readable or refused in a sentence."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from composerl import _files
 from composerl._files import read_json, read_yaml, replace_file, write_json, write_text
-from composerl.bookkeeping.rundir import lock
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -54,22 +51,3 @@ def test_what_is_no_mapping_is_refused_in_a_sentence(tmp_path, read, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r"file (is not valid|must hold) [^\n]*$"):
         read(tmp_path / "file")
-
-
-def test_a_killed_process_no_longer_owns_its_directory(tmp_path):
-    code = (
-        "import sys, pathlib; from composerl.bookkeeping.rundir import lock\n"
-        "owned = lock(pathlib.Path(sys.argv[1])); print('owned', flush=True); sys.stdin.read()"
-    )
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "owned\n"
-        with pytest.raises(ValueError, match=f"another process is training in {tmp_path}"):
-            lock(tmp_path)
-        process.kill()
-    owned = lock(tmp_path)
-    with pytest.raises(ValueError, match="another process"):
-        lock(tmp_path)
-    owned.release()
-    lock(tmp_path).release()

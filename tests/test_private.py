@@ -53,6 +53,16 @@ def fused_adam():
     assert torch.allclose(m, torch.tensor(0.05))
 
 
+def views_know_their_base():
+    whole = torch.zeros(2)
+    with torch.no_grad():
+        first, second = whole.unbind()
+    whole.add_(1.0)
+    assert first._base is second._base is whole
+    assert torch.zeros(())._base is None
+    assert first.item() == 1.0
+
+
 def dynamo():
     import torch._dynamo
 
@@ -161,8 +171,10 @@ def collector():
     assert made._should_use_random_frames()
     assert isinstance(made._use_buffers, bool)
     assert made._exclude_private_keys is True
+    assert made._iterator is None
     made.next()
-    assert made._frames == 2
+    assert next(made._iterator).shape == (2, 1)
+    assert made._frames == 4
     assert not made._should_use_random_frames()
     assert made._traj_pool.get_traj_and_increment(2).tolist() == [2, 3]
 
@@ -217,7 +229,8 @@ class Trees(PrioritizedSampler):
 def prioritized():
     assert hasattr(prioritized_module, "SumSegmentTreeFp32")  # None if it does not load
     made = Trees(4, 0.5, 0.4)
-    assert (made._alpha, made._beta, made.max_size) == (0.5, 0.4, 4)
+    assert (made._alpha, made._beta, made._eps, made.max_size) == (0.5, 0.4, 1e-8, 4)
+    assert (made._rng, made._max_priority_within_buffer) == (None, False)
     made.update_priority(torch.tensor(2), torch.tensor(9.0))
     assert made._sum_tree[2] == made._min_tree[2] == pytest.approx(3.0)
     largest, row = made._max_priority
@@ -225,7 +238,8 @@ def prioritized():
 
 
 CANARIES = [
-    foreach, fused_adam, dynamo, module, new_unsafe, metadata, tensordict_module, loss,
+    foreach, fused_adam, views_know_their_base, dynamo, module, new_unsafe, metadata,
+    tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,
 ]  # fmt: skip
 

@@ -95,7 +95,7 @@ def test_the_loop(tmp_path, capsys):
     assert "train/loss_x" not in rows[1]
     assert {"eval/return", "eval/return_std", "eval/length"} <= set(rows[1])
     assert all(row["time/seconds"] >= 0 for row in rows)
-    assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == [
+    assert sorted(p.name for p in out.iterdir() if p.name[0] != ".") == [
         "checkpoints", "config.yaml", "metadata.json", "metrics.jsonl", "policy.safetensors",
         "summary.json",
     ]  # fmt: skip
@@ -586,12 +586,16 @@ def test_the_checkpoint_knows_its_config_too(tmp_path):
 def test_refused_resume_writes_nothing(tmp_path):
     out = tmp_path / "run"
     train(Config(out=out))
-    before = {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
+
+    def files():
+        return {p.name: p.read_bytes() for p in out.glob("[!.]*") if p.is_file()}
+
+    before = files()
     run = Run(Config(out=out, resume=True, steps=99), name="toy")
     run.track(other=Counter())
     with pytest.raises(ValueError, match="this recipe tracks"):
         next(run.steps(99))
-    assert {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()} == before
+    assert files() == before
 
 
 def test_best_file_agrees_with_the_checkpoint_after_a_crash(tmp_path):

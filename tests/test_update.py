@@ -10,6 +10,7 @@ import torch
 from losses.examples import continuous_batch, iql
 from torchrl.objectives import SACLoss, SoftUpdate
 
+from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.envs.spaces import Spaces
 from composerl.modules import tanh_gaussian_actor, twin_q
 from composerl.optim import constant, lr_schedule, step
@@ -190,6 +191,200 @@ def test_several_optimizers():
         assert_same(getattr(loss, name), getattr(expected, name))
 
 
+# ---- delays and torch's schedulers ---------------------------------------------------------------
+
+DELAY = {"actor_network": 2, "target_": 3}
+
+
+def delayed_by_hand(loss, steps, lr=1e-2, tau=0.1):
+    """Adam for each part, whose gradients are dropped unless it is its turn."""
+    optimizer = torch.optim.Adam(loss.parameters(), lr)
+    actor = set(loss.actor_network.parameters())
+    for n, batch in enumerate(BATCHES[:steps], 1):
+        out = loss(batch.clone())
+        optimizer.zero_grad()
+        (out["loss_actor"] + out["loss_qvalue"] + out["loss_value"]).backward()
+        for p in actor if n % 2 else ():
+            p.grad = None
+        optimizer.step()
+        critics = loss.target_qvalue_network.parameters(), loss.qvalue_network.parameters()
+        for target, source in zip(*critics, strict=True) if n % 3 == 0 else ():
+            target.data.lerp_(source.data, tau)
+    return loss
+
+
+def test_networks_and_targets_wait_for_their_turn():
+    loss, _ = iql()
+    expected = delayed_by_hand(deepcopy(loss), 7)
+    update = Update(loss, lr=1e-2, tau=0.1, every=DELAY)
+    for n, batch in enumerate(BATCHES[:7], 1):
+        before = deepcopy(loss.state_dict())
+        metrics = update(batch.clone())
+        assert metrics["loss_actor"] != 0  # it is told all the same
+        for name, p in torch.nn.Module.named_parameters(loss):  # of the targets, too
+            period = next((k for start, k in DELAY.items() if name.startswith(start)), 1)
+            assert torch.equal(p, before[name]) == bool(n % period), (n, name)
+    assert_same(loss, expected)
+    steps = [update.optimizers[0].state[p]["step"].item() for p in loss.parameters()]
+    actor = len([*loss.actor_network.parameters()])
+    assert sorted(steps) == [3] * actor + [7] * (len(steps) - actor)
+
+
+def test_delays_go_on_where_they_were():
+    whole, _ = iql()
+    update = Update(whole, every=DELAY)
+    for batch in BATCHES:
+        update(batch.clone())
+    first, _ = iql()
+    half = Update(first, every=DELAY)
+    for batch in BATCHES[:5]:
+        half(batch.clone())
+    second, _ = iql()
+    rest = Update(second, every=DELAY)
+    rest.load_state_dict(deepcopy(half.state_dict()))
+    for batch in BATCHES[5:]:
+        rest(batch.clone())
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
+def test_a_smaller_batch_of_a_compiled_update_is_computed_eagerly(tmp_path):
+    """It counts in Adam like the others, and a resumed update knows which are the smaller ones."""
+    torch._dynamo.reset()
+    eager_loss, _ = iql()
+    losses = [deepcopy(eager_loss), deepcopy(eager_loss)]
+    eager = Update(eager_loss, lr=1e-2)
+    updates = [Update(loss, lr=1e-2, compile=True) for loss in losses]
+    for update in updates:
+        update._graph._compiled = torch.compile(
+            update._graph._step, fullgraph=True, dynamic=False, backend="eager"
+        )
+    counter = torch._dynamo.utils.counters
+    start = counter["stats"]["unique_graphs"]
+    for n, batch in enumerate(BATCHES[:6]):
+        rows = batch[:2] if n % 2 else batch
+        a, b = eager(rows.clone()), updates[0](rows.clone())
+        torch.testing.assert_close(a.to_dict(), b.to_dict(), rtol=1e-4, atol=1e-5)
+    assert counter["stats"]["unique_graphs"] - start == 1
+    assert_same(eager_loss, losses[0], 1e-4)
+    steps = eager.state_dict()["optimizers"][0]["state"]
+    state = deepcopy(updates[0].state_dict())
+    assert [s["step"] for s in state["optimizers"][0]["state"].values()] == [
+        s["step"] for s in steps.values()
+    ]
+    updates[1].load_state_dict(state)
+    updates[1](BATCHES[7][:2].clone())
+    assert counter["stats"]["unique_graphs"] - start == 1
+
+
+def test_compiled_delays_have_a_graph_for_each_choice_and_no_more():
+    """With 2 and 3 neither, one, the other or both are due."""
+    torch._dynamo.reset()
+    eager_loss, _ = iql()
+    compiled_loss = deepcopy(eager_loss)
+    eager = Update(eager_loss, lr=1e-2, every=DELAY)
+    compiled = Update(compiled_loss, lr=1e-2, every=DELAY, compile=True)
+    compiled._graph._compiled = torch.compile(
+        compiled._graph._step, fullgraph=True, backend="eager"
+    )
+    counter = torch._dynamo.utils.counters
+    start = counter["stats"]["unique_graphs"]
+    for n, batch in enumerate(BATCHES, 1):
+        a, b = eager(batch.clone()), compiled(batch.clone())
+        torch.testing.assert_close(a.to_dict(), b.to_dict(), rtol=1e-4, atol=1e-5)
+        if n == 6:
+            assert counter["stats"]["unique_graphs"] - start == 4
+    assert counter["stats"]["unique_graphs"] - start == 4
+    assert_same(eager_loss, compiled_loss, 1e-4)
+    states = [update.state_dict()["optimizers"][0]["state"] for update in (eager, compiled)]
+    steps = [{i: s["step"].item() for i, s in state.items()} for state in states]
+    assert steps[0] == steps[1]
+
+
+def scheduled(kind, loss, compile=False):
+    """An Update by torch's optimizers and schedulers alone; two of each."""
+    actor = torch.optim.Adam(loss.actor_network.parameters(), lr=1e-2)
+    networks = (loss.qvalue_network, loss.value_network)
+    rest = torch.optim.Adam([p for net in networks for p in net.parameters()], lr=1e-3)
+    schedulers = [kind(actor), torch.optim.lr_scheduler.MultiStepLR(rest, [2, 5], gamma=0.1)]
+    return Update(loss, optimizer=[actor, rest], schedule=schedulers, compile=compile)
+
+
+def rates(update):
+    return [group["lr"] for optimizer in update.optimizers for group in optimizer.param_groups]
+
+
+@pytest.mark.filterwarnings("error:.*lr_scheduler")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8),
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 / (n + 1)),
+        lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20),
+        lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3),
+                torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+            ],
+            [3],
+        ),
+    ],
+)
+def test_torch_s_schedulers_step_at_each_update_and_are_saved(kind, tmp_path):
+    """The rates are those of the schedulers alone, also after a checkpoint on the disk."""
+    params = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    alone = [torch.optim.Adam([p], lr=lr) for p, lr in zip(params, (1e-2, 1e-3), strict=True)]
+    schedulers = [kind(alone[0]), torch.optim.lr_scheduler.MultiStepLR(alone[1], [2, 5], gamma=0.1)]
+    update = scheduled(kind, iql()[0])
+    for n, batch in enumerate(BATCHES[:7]):
+        assert rates(update) == pytest.approx([opt.param_groups[0]["lr"] for opt in alone])
+        if n == 4:
+            save_tree(tmp_path / "state", "checkpoint", update.state_dict())
+            update = scheduled(kind, iql()[0])
+            update.load_state_dict(load_tree(tmp_path / "state", "checkpoint"))
+        update(batch.clone())
+        for optimizer, scheduler in zip(alone, schedulers, strict=True):
+            optimizer.step()
+            scheduler.step()
+
+
+@pytest.mark.filterwarnings("error:.*lr_scheduler")
+def test_torch_s_schedulers_of_a_compiled_update():
+    torch._dynamo.reset()
+    losses = [iql()[0], iql()[0]]
+
+    def kind(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+
+    eager, compiled = (
+        scheduled(kind, loss, compile=c) for loss, c in zip(losses, (0, 1), strict=True)
+    )
+    compiled._graph._compiled = torch.compile(
+        compiled._graph._step, fullgraph=True, backend="eager"
+    )
+    for batch in BATCHES[:5]:
+        eager(batch.clone())
+        compiled(batch.clone())
+    assert rates(eager) == rates(compiled)
+    assert_same(*losses, 1e-4)
+
+
+def test_schedulers_that_cannot_be_stepped_are_refused():
+    loss, _ = iql()
+    adam, other = (torch.optim.Adam(loss.parameters()) for _ in "ab")
+    constant = torch.optim.lr_scheduler.ConstantLR(adam)
+    with pytest.raises(ValueError, match="optimizer of ConstantLR is not the Update's"):
+        Update(loss, optimizer=other, schedule=constant)
+    with pytest.raises(ValueError, match="optimizer of ConstantLR is not the Update's"):
+        Update(loss, schedule=constant)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam)
+    with pytest.raises(ValueError, match="ReduceLROnPlateau looks at a metric"):
+        Update(loss, optimizer=adam, schedule=plateau)
+    with pytest.raises(ValueError, match="several schedules must all be"):
+        Update(loss, optimizer=adam, schedule=[constant, cosine(3)])
+
+
 def test_torchrl_updater_and_stock_loss():
     spaces = Spaces(obs_shape=(3,), low=(-2.0, -1.0), high=(2.0, 1.0))
     torch.manual_seed(0)
@@ -267,6 +462,10 @@ def test_compiled_equals_eager_and_shares_its_state(tmp_path, monkeypatch):
         ({"lr": math.nan}, "lr"),
         ({"lr": {"critic": 1e-3, "default": 1e-3}}, "'critic'.*actor_network"),
         ({"lr": {"actor_network": 1e-3}}, "default"),
+        ({"every": {"actor_network": 0}}, r"every\['actor_network'\] .* at least 1, got 0"),
+        ({"every": {"critic": 2}}, "under 'critic'.*actor_network.*target_qvalue_network"),
+        ({"every": {"target_": 2}, "target": None}, "under 'target_'"),
+        ({"every": {"": 2}}, "no network that moves at each update"),
     ],
 )
 def test_bad_arguments(options, message):

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from composerl._files import remove, replace_file
+from composerl._files import replace_files
 
 __all__ = ["LARGE", "Blocks"]
 
-#: Bytes of a block, and of the smallest tensor that is cut into blocks.
-LARGE = 1 << 24
+#: Bytes of the smallest tensor that is cut into blocks.
+LARGE = 1 << 19
 
 
 class Blocks:
@@ -27,25 +27,33 @@ class Blocks:
     A replay buffer is the same from one checkpoint to the next but for its newest rows. Blocks
     start at the same rows whatever the tensor's length, so those that have not changed have the
     name of a file that is there already, and are not written again. The name is also what a block
-    is checked against when it is read.
+    is checked against when it is read. ``check`` may raise, before blocks are put in their place.
+
+    Blocks have a quarter of a megabyte, further on a 256th to a 128th of what is before them: that
+    is what a checkpoint writes besides the new rows, and files stay few in any buffer.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, check: Callable[[], None] | None = None) -> None:
+        self.directory, self.check = directory, check
+        self._new: dict[Path, Callable[[Path], None]] = {}
 
-    def write(self, tensor: Tensor) -> dict[str, Any]:
-        """Write what is new; returns what :meth:`read` needs."""
-        self.directory.mkdir(exist_ok=True)
-        rows = max(1, LARGE // (tensor.nbytes // len(tensor)))
+    def add(self, tensor: Tensor) -> dict[str, Any]:
+        """Have what is new written by :meth:`flush`; returns what :meth:`read` needs."""
         names = []
-        for part in tensor.split(rows):
+        for part in tensor.split([*_cuts(len(tensor), tensor.nbytes // len(tensor))]):
             part = part.cpu().contiguous()
             names.append(_name(part))
             path = self.path(names[-1])
             if not path.exists():
-                # A clone: safetensors refuses part of a storage.
-                replace_file(path, partial(save_file, {"block": part.clone()}))
+                self._new[path] = partial(_save, part)
         return {"shape": list(tensor.shape), "names": names}
+
+    def flush(self) -> None:
+        """Write the blocks that were added."""
+        if self._new:
+            self.directory.mkdir(exist_ok=True)
+            replace_files(self._new, self.check)
+            self._new = {}
 
     def read(self, about: dict[str, Any]) -> Tensor:
         """A tensor that was written; one that is damaged or gone is a ValueError."""
@@ -71,17 +79,29 @@ class Blocks:
             raise ValueError(f"{self.directory} holds {filled} of {about['shape']} rows")
         return tensor
 
-    def sweep(self, keep: Collection[Path]) -> None:
-        """Remove all blocks but these, and what an interrupted write has left."""
-        for path in self.directory.glob("*"):
-            if path not in keep:
-                remove(path)
+    def others(self, keep: Collection[Path]) -> list[Path]:
+        """All blocks but these, and what an interrupted write has left."""
+        return [path for path in self.directory.glob("*") if path not in keep]
 
     def path(self, name: str) -> Path:
         """Where a block lies."""
         if not re.fullmatch(r"[0-9a-f]{32}", name):  # it may come from somebody's file
             raise ValueError(f"{name!r} is no name of a block")
         return self.directory / f"{name}.safetensors"
+
+
+def _cuts(rows: int, size: int) -> Iterator[int]:
+    """Rows of successive blocks of a tensor whose rows have so many bytes."""
+    block, start = max(1, LARGE // 2 // size), 0
+    while start < rows:
+        yield min(block, rows - start)
+        start += block
+        if start == 256 * block:
+            block *= 2
+
+
+def _save(part: Tensor, path: Path) -> None:
+    save_file({"block": part.clone()}, path)  # a clone: safetensors refuses part of a storage
 
 
 def _name(part: Tensor, digest: Any = None) -> str:

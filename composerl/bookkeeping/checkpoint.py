@@ -11,6 +11,7 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from safetensors.torch import save_file
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from composerl._files import replace_file
+from composerl._files import remove, replace_file
 from composerl.bookkeeping.blocks import LARGE, Blocks
 from composerl.bookkeeping.console import say
 
@@ -33,14 +34,17 @@ FORMAT = 2
 KEPT = 2  # resume points of a run
 
 
-def save_tree(path: Path, kind: str, tree: Any) -> None:
+def save_tree(path: Path, kind: str, tree: Any, check: Callable[[], None] | None = None) -> None:
     """Write a tree so that ``path`` holds either all of it or what it held before."""
-    encoded, tensors, names = _encode(tree, _blocks(path) if kind == "checkpoint" else None)
+    blocks = _blocks(path, check) if kind == "checkpoint" else None
+    encoded, tensors, names = _encode(tree, blocks)
+    if blocks is not None:
+        blocks.flush()
     about = {"kind": kind, "tree": encoded, "blocks": names}
     about |= {"checksum": _checksum(tensors), "format": FORMAT if names else 1}
     header = {"composerl": json.dumps(about)}
     try:
-        replace_file(path, lambda file: save_file(tensors, file, metadata=header))
+        replace_file(path, lambda file: save_file(tensors, file, metadata=header), check)
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error
 
@@ -111,22 +115,30 @@ def load_newest(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def save_checkpoint(run: Path, step: int, tree: Any) -> Path:
-    """Write the resume point of a step; remove older ones, their blocks, and what came of them."""
+def save_checkpoint(
+    run: Path, step: int, tree: Any, check: Callable[[], None] | None = None
+) -> Path:
+    """Write the resume point of a step; remove older ones, their blocks, and what came of them.
+
+    ``check`` may raise, before anything is published or removed.
+    """
     path = run / "checkpoints" / f"step-{step:012d}.safetensors"
-    save_tree(path, "checkpoint", tree)
+    save_tree(path, "checkpoint", tree, check)
     found = checkpoints(run)
-    for old in found[KEPT:]:
-        old.unlink()
     used: set[Path] = set()
     for kept in found[:KEPT]:
         try:
             used.update(block_files(kept))
         except ValueError as error:
             say(f"{error}; nothing can be resumed from it")
-    _blocks(path).sweep(used)
-    for stale in ("summary.json", "policy.safetensors"):  # of a finished run that went on
-        (run / stale).unlink(missing_ok=True)
+    unused = found[KEPT:] + _blocks(path).others(used)
+    of_the_end = (run / "summary.json", run / "policy.safetensors")  # of a run that went on
+    unused += [old for old in of_the_end if old.exists()]
+    if check is not None:
+        check()  # after the list was made: nothing on it is a later owner's
+    for old in unused:
+        with suppress(FileNotFoundError):
+            remove(old)
     return path
 
 
@@ -136,8 +148,8 @@ def block_files(path: Path) -> list[Path]:
     return [_blocks(path).path(name) for name in names]
 
 
-def _blocks(path: Path) -> Blocks:
-    return Blocks(path.parent / "blocks")
+def _blocks(path: Path, check: Callable[[], None] | None = None) -> Blocks:
+    return Blocks(path.parent / "blocks", check)
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:
@@ -165,7 +177,7 @@ def _encode(tree: Any, blocks: Blocks | None) -> tuple[Any, dict[str, Tensor], l
             # Memory that was never written has bytes besides 0 and 1, which a copy may change.
             tensor = tensor.view(torch.uint8) != 0
         if blocks is not None and tensor.nbytes >= LARGE:
-            about = blocks.write(tensor)
+            about = blocks.add(tensor)
             names.extend(about["names"])
             return {"!blocks": about}
         # safetensors refuses views: parts of a storage, or two of one.

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar while it trains, a table when it is done."""
+"""What a person sees of runs: a progress bar or a live table, then a table of what came out."""
 
 import logging
 import sys
@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from rich import progress
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["print_table", "progress_bar", "say", "show_log", "summary_table"]
+__all__ = ["live_table", "print_table", "progress_bar", "say", "show_log", "summary_table"]
 
 _console = Console(stderr=True, highlight=False)
 
@@ -61,6 +62,23 @@ def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, 
         yield advance
 
 
+@contextmanager
+def live_table(
+    title: str, columns: Sequence[str]
+) -> Iterator[Callable[[Iterable[Sequence[str]], str], None]]:
+    """A table on stderr that is drawn anew; gives what takes its rows, and a line below them.
+
+    Draws nothing unless stderr is a terminal.
+    """
+    with Live(console=_console, auto_refresh=False, transient=True) as live:
+
+        def show(rows: Iterable[Sequence[str]], note: str) -> None:
+            if _console.is_terminal:
+                live.update(_table(title, columns, rows, "right", caption=note), refresh=True)
+
+        yield show
+
+
 class _Rate(progress.ProgressColumn):
     def render(self, task: Any) -> Text:
         """Steps per second."""
@@ -93,16 +111,27 @@ def print_table(
     align: Literal["left", "right"] = "right",
 ) -> None:
     """Print a table on stdout; ``align`` is for all columns but the first."""
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns))
+    console = Console(highlight=False)
+    # Where nobody looks, lines need not fit a terminal.
+    console = console if console.is_terminal else Console(highlight=False, width=160)
+    with console.capture() as capture:
+        console.print(_table(title, columns, rows, align))
+    # Not by rich: on a closed pipe it exits without a word.
+    sys.stdout.write(capture.get())
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    align: Literal["left", "right"],
+    caption: str | None = None,
+) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns),
+                  caption=caption, caption_justify="left")  # fmt: skip
     for i, column in enumerate(columns):
         style = None if i else "cyan"
         table.add_column(column, justify=align if i else "left", style=style, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console = Console(highlight=False)
-    # Where nobody looks, lines need not fit a terminal.
-    console = console if console.is_terminal else Console(highlight=False, width=160)
-    with console.capture() as capture:
-        console.print(table)
-    # Not by rich: on a closed pipe it exits without a word.
-    sys.stdout.write(capture.get())
+    return table

@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.bookkeeping.machine import untouched_rng
 from composerl.bookkeeping.stages import Stage, integers, open_stage
+from composerl.envs.masks import MASK
 from composerl.envs.spaces import Spaces
 
 __all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed", "greedy",
@@ -52,7 +53,8 @@ def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
     """
     whole = isinstance(seen, TensorDictBase)
     if plain := getattr(actor, "greedy", None):
-        return plain(observations(seen, spaces))
+        heeds = whole and MASK in getattr(actor, "in_keys", ())
+        return plain(observations(seen, spaces), *([seen.get(MASK)] if heeds else []))
     data = seen if whole else TensorDict({"observation": seen}, [seen.shape[0]])
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         data = actor(data)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Player, greedy
+from composerl.envs.masks import MASK
 from composerl.modules.mlp import Normalize
 
 __all__ = ["FORMATS", "TOLERANCE", "export_policy"]
@@ -26,7 +27,7 @@ _SAMPLES = 64
 
 
 class _Greedy(nn.Module):
-    """Observations to deterministic actions: all that an exported file has to know."""
+    """Observations, and masks if any, to deterministic actions: all that a file has to know."""
 
     def __init__(self, policy: Player) -> None:
         super().__init__()
@@ -34,7 +35,9 @@ class _Greedy(nn.Module):
         self.actor = copy.deepcopy(policy.actor).cpu().eval()
         self.spaces = policy.spaces
 
-    def forward(self, observation: Tensor) -> Tensor:
+    def forward(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            return cast(Any, self.actor).greedy(observation, mask)
         return greedy(self.actor, observation, self.spaces)
 
 
@@ -62,35 +65,35 @@ def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
 
 
 def _program(policy: Player) -> torch.export.ExportedProgram:
-    spaces = policy.spaces
-    example = torch.zeros(2, *spaces.obs_shape, dtype=getattr(torch, spaces.obs_dtype))
+    example = tuple(map(torch.from_numpy, _inputs(policy, 2)))
     try:
         with torch.no_grad(), _quiet():
-            sizes = {0: torch.export.Dim("batch")}
-            return torch.export.export(_Greedy(policy), (example,), dynamic_shapes=(sizes,))
+            sizes = ({0: torch.export.Dim("batch")},) * len(example)
+            return torch.export.export(_Greedy(policy), example, dynamic_shapes=sizes)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"torch cannot export this policy as a graph: {reason}") from error
 
 
-def _pt2(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
+def _pt2(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
     program = _program(policy)
     module = program.module()
     file = io.BytesIO()
     torch.export.save(program, file)
 
-    def act(observation: np.ndarray) -> np.ndarray:
+    def act(*inputs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            return module(torch.from_numpy(observation)).numpy()
+            return module(*map(torch.from_numpy, inputs)).numpy()
 
     return file.getvalue(), act
 
 
-def _onnx(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
+def _onnx(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
     import onnxruntime
 
+    inputs = ["observation", *([MASK] if policy.spaces.masked else [])]
     with _quiet():
-        names: dict[str, Any] = {"input_names": ["observation"], "output_names": ["action"]}
+        names: dict[str, Any] = {"input_names": inputs, "output_names": ["action"]}
         made = torch.onnx.export(_program(policy), dynamo=True, verbose=False, **names)
     assert made is not None  # what dynamo=True promises
     content = made.model_proto.SerializeToString()
@@ -98,17 +101,18 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
 
-    def act(observation: np.ndarray) -> np.ndarray:
-        return session.run(["action"], {"observation": observation})[0]
+    def act(*given: np.ndarray) -> np.ndarray:
+        return session.run(["action"], dict(zip(inputs, given, strict=True)))[0]
 
     return content, act
 
 
-def _compare(policy: Player, act: Callable[[np.ndarray], np.ndarray], format: str) -> None:
+def _compare(policy: Player, act: Callable[..., np.ndarray], format: str) -> None:
     """Refuse an export that acts otherwise, on batches of several sizes."""
     for size in (1, 3, _SAMPLES):
-        observation = _observations(policy, size)
-        expected, got = policy.predict(observation), act(observation)
+        observation, *mask = _inputs(policy, size)
+        expected = policy.predict(observation, **({"mask": mask[0]} if mask else {}))
+        got = act(observation, *mask)
         problem = ""
         if expected.shape != got.shape:
             problem = f"gives actions {got.shape}, predict {expected.shape}"
@@ -117,6 +121,16 @@ def _compare(policy: Player, act: Callable[[np.ndarray], np.ndarray], format: st
             problem = f"differs from predict by {worst:.2g}, more than {TOLERANCE:g}"
         if problem:
             raise RuntimeError(f"the {format} export {problem}; nothing was written")
+
+
+def _inputs(policy: Player, size: int) -> tuple[np.ndarray, ...]:
+    """Random observations, and masks of which each allows something."""
+    seen = _observations(policy, size)
+    if not policy.spaces.masked:
+        return (seen,)
+    mask = np.random.default_rng(1).random((size, policy.spaces.action_dim)) < 0.5
+    mask[np.arange(size), np.arange(size) % policy.spaces.action_dim] = True
+    return seen, mask
 
 
 def _observations(policy: Player, size: int) -> np.ndarray:

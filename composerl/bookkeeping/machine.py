@@ -1,9 +1,7 @@
-"""What a run asks of its process: device, threads, memory, random numbers, clock, signals."""
+"""What a run asks of its process: device, threads, memory, random numbers, clock."""
 
 import ctypes
 import random
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Clock", "interrupts", "keep_freed_memory", "prepare", "restore_rng", "rng_state",
-           "untouched_rng"]  # fmt: skip
+__all__ = ["Clock", "keep_freed_memory", "prepare", "restore_rng", "rng_state", "untouched_rng"]
 
 
 def prepare(seed: int, device: str, threads: int) -> None:
@@ -92,32 +89,3 @@ class Clock:
         """The same as metrics."""
         wall, cpu = self.elapsed()
         return {"time/seconds": round(wall, 3), "time/cpu_seconds": round(cpu, 3)}
-
-
-@contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """A context in which the first SIGINT or SIGTERM only sets the event that it gives.
-
-    The loop can then end at a point where its state is whole. A second signal acts at once.
-    """
-    requested = threading.Event()
-    previous: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            # None: it was not installed from Python, and cannot be from here either.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        previous.clear()
-
-    def handle(*_: object) -> None:
-        requested.set()
-        restore()
-
-    # Python delivers signals to the main thread only, and lets no other install handlers.
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, handle)
-    try:
-        yield requested
-    finally:
-        restore()

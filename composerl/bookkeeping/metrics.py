@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from composerl._files import replace_file
+
 __all__ = ["MetricsFile", "read_metrics"]
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -47,15 +49,21 @@ class MetricsFile:
         return os.fstat(self._file.fileno()).st_size
 
     def truncate(self, offset: int) -> None:
-        """Drop everything after ``offset``, a value that :meth:`sync` returned."""
-        self._file.seek(max(offset - 1, 0))
-        if offset and self._file.read(1) != b"\n":  # nor is there one beyond the end
+        """Go on with a copy of what is before ``offset``, a value that :meth:`sync` returned.
+
+        A copy, because an earlier writer that was taken for dead still has the old file open.
+        """
+        self._file.seek(0)
+        kept = self._file.read(offset)
+        if len(kept) != offset or not (kept or b"\n").endswith(b"\n"):
             raise ValueError(
                 f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is not "
                 "the file this checkpoint was written with (to start over delete the run's "
                 "checkpoints)"
             )
-        self._file.truncate(offset)
+        self._file.close()
+        replace_file(self.path, lambda file: file.write_bytes(kept))
+        self._file = self.path.open("ab+")
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""

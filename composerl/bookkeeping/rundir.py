@@ -6,23 +6,23 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import BaseFileLock, FileLock, Timeout
 
 from composerl import __version__
-from composerl._files import read_json, read_yaml, remove, write_json, write_text
+from composerl._files import read_json, read_yaml, write_json, write_text
+from composerl.bookkeeping.owner import MARKS
 from composerl.config import RunConfig, config_to_dict, may_change
 
-__all__ = ["check", "choose", "compare", "create", "image_path", "keep_run_id", "lock",
-           "resume_command", "run_id", "slug", "usage", "versions"]  # fmt: skip
+__all__ = ["check", "choose", "compare", "create", "image_path", "note", "resume_command",
+           "run_id", "settled", "slug", "usage", "versions"]  # fmt: skip
 
-LOCK = ".lock"
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
 
 
@@ -61,7 +61,7 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
                 "or choose another directory"
             )
         # A kill right at the start leaves nothing but these.
-        if any(path.name != LOCK and path.suffix != ".tmp" for path in directory.glob("*")):
+        if any(path.name not in MARKS and path.suffix != ".tmp" for path in directory.glob("*")):
             raise ValueError(f"--out {directory} is not empty: choose another directory")
         return
     if config.out is None:
@@ -73,38 +73,33 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
     compare(read_yaml(config_file), config, str(config_file))
 
 
+def settled(config: RunConfig) -> RunConfig:
+    """The configuration with what the run to resume has decided in place of ``auto``."""
+    file = None if config.out is None else Path(config.out) / "config.yaml"
+    if config.compile == "auto" and config.resume and file and file.is_file():
+        return replace(config, compile=read_yaml(file).get("compile", "auto"))
+    return config
+
+
 def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
     """Refuse to resume with another configuration than the run was started with."""
     free = may_change(type(config))
     for key, value in config_to_dict(config).items():
-        if key not in free and saved.get(key, value) != value:
+        was = saved.get(key, value)
+        if isinstance(was, bool) and isinstance(value, str):  # of a version with other fields
+            was = "on" if was else "off"
+        if key not in free and was != value:
             raise ValueError(
-                f"--resume: {key} was {saved[key]!r} in {where} and is {value!r} now; "
+                f"--resume: {key} was {was!r} in {where} and is {value!r} now; "
                 "only steps and bookkeeping may change"
             )
 
 
-def lock(directory: Path) -> BaseFileLock:
-    """Make the directory and own it until the lock is released, or the process ends."""
-    # Not of one thread: whichever closes the run releases it.
-    owned = FileLock(directory / LOCK, timeout=0, thread_local=False)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        owned.acquire()
-    except Timeout:
-        raise ValueError(f"another process is training in {directory}") from None
-    except OSError as error:
-        raise OSError(f"--out {directory} cannot be written: {error}") from error
-    return owned
-
-
-def create(directory: Path, name: str, config: RunConfig) -> None:
-    """Make the directory and write config.yaml and metadata.json."""
-    for leftover in sorted(directory.glob("**/.*.tmp"), reverse=True):  # what is inside first
-        remove(leftover)
+def create(directory: Path, name: str, config: RunConfig, check: Callable[[], None]) -> None:
+    """Write config.yaml and metadata.json into the directory; ``check`` may refuse it."""
     # First of all: what makes the directory a run that can be resumed.
     text = yaml.safe_dump(config_to_dict(config), sort_keys=False)
-    write_text(directory / "config.yaml", text)
+    write_text(directory / "config.yaml", text, check)
     (directory / "checkpoints").mkdir(exist_ok=True)
     if not _read_metadata(directory):
         about = {
@@ -115,14 +110,14 @@ def create(directory: Path, name: str, config: RunConfig) -> None:
             "versions": versions(),
             "git_commit": _git_commit(),
         }
-        write_json(directory / "metadata.json", about)
+        write_json(directory / "metadata.json", about, check)
 
 
-def keep_run_id(directory: Path, identifier: str) -> None:
-    """Remember the tracker's run id, for a resume before the first checkpoint."""
+def note(directory: Path, check: Callable[[], None], **facts: Any) -> None:
+    """Add to metadata.json what is known later; ``check`` may refuse it."""
     metadata = _read_metadata(directory)
-    if metadata.get("run_id") != identifier:
-        write_json(directory / "metadata.json", metadata | {"run_id": identifier})
+    if metadata != metadata | facts:
+        write_json(directory / "metadata.json", metadata | facts, check)
 
 
 def run_id(directory: Path) -> str | None:

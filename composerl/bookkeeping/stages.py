@@ -6,12 +6,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import step_mdp
 
+from composerl.envs.masks import MASK
 from composerl.envs.opening import env_name, open_gym
 from composerl.envs.spaces import Spaces
 
@@ -19,7 +20,7 @@ __all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage"]
 
 
 class GymStage:
-    """A gymnasium environment: shows arrays, takes actions."""
+    """A gymnasium environment: shows arrays, two of them where it has a mask; takes actions."""
 
     def __init__(self, env: gym.Env) -> None:
         self.env = env
@@ -27,25 +28,39 @@ class GymStage:
 
     def start(self, seed: int) -> Any:
         """Begin an episode; returns what it shows."""
-        return self.env.reset(seed=seed)[0]
+        return self._shown(*self.env.reset(seed=seed))
 
     def step(self, shown: Any, action: np.ndarray) -> tuple[Any, float, bool]:
         """What the action leads to: what is shown then, the reward, and whether it is over."""
         taken = int(action) if self.spaces.discrete else action
-        seen, reward, terminated, truncated, _ = self.env.step(taken)
-        return seen, float(reward), terminated or truncated
+        seen, reward, terminated, truncated, info = self.env.step(taken)
+        return self._shown(seen, info), float(reward), terminated or truncated
 
-    def together(self, shown: Sequence[Any]) -> Tensor:
+    def _shown(self, seen: Any, info: dict[str, Any]) -> Any:
+        return (seen, info[MASK]) if self.spaces.masked else seen
+
+    def together(self, shown: Sequence[Any]) -> Tensor | TensorDictBase:
         """What several show, as the policy gets it."""
-        return torch.from_numpy(np.stack(shown).astype(self.spaces.obs_dtype, copy=False))
+        if self.spaces.masked:
+            seen, masks = (np.stack(parts) for parts in zip(*shown, strict=True))
+            data = {"observation": self._tensor(seen), MASK: torch.from_numpy(masks)}
+            return TensorDict(data, [len(shown)])
+        return self._tensor(np.stack(shown))
 
-    def apart(self, answer: Tensor) -> Iterable[np.ndarray]:
+    def _tensor(self, seen: np.ndarray) -> Tensor:
+        return torch.from_numpy(seen.astype(self.spaces.obs_dtype, copy=False))
+
+    def apart(self, answer: Tensor | TensorDictBase) -> Iterable[np.ndarray]:
         """The policy's answer for each of them."""
+        if isinstance(answer, TensorDictBase):
+            answer = integers(answer.get("action"), self.spaces.action_dim)
         return answer.cpu().numpy()
 
     def frame(self, shown: Any) -> np.ndarray:
         """A picture of it, uint8 ``(height, width, 3)``."""
-        return np.array(self.env.render(), np.uint8) if _renders(self.env) else _picture(shown)
+        if _renders(self.env):
+            return np.array(self.env.render(), np.uint8)
+        return _picture(shown[0] if self.spaces.masked else shown)
 
 
 class TorchRLStage:

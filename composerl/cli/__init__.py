@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from composerl import __version__
-from composerl.cli import datasets, doctor, policies, recipes, runs, sweep
+from composerl.cli import datasets, doctor, league, policies, recipes, runs, sweep, warmup
 from composerl.errors import guard
 
 __all__ = ["main"]
@@ -26,14 +26,20 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "report": runs.report,
     "compare": runs.compare,
     "sweep": sweep.sweep,
+    "league": league.league,
     "data": {"info": datasets.info, "make": datasets.make, "convert": datasets.convert},
+    "warmup": warmup.warmup,
     "doctor": doctor.doctor,
 }
 
 #: Commands that also take a recipe's flags, and their own flags: with one value, with any number.
 WITH_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
-    "run": {"one": ("--jobs",), "many": ("--seeds",)},
-    "sweep": {"one": ("--trials", "--jobs", "--out"), "many": ()},
+    "run": {"one": ("--jobs", "--on", "--gpus"), "many": ("--seeds",)},
+    "warmup": {"one": (), "many": ()},
+    "sweep": {
+        "one": ("--trials", "--sampler", "--pruner", "--out", "--jobs", "--on", "--gpus"),
+        "many": (),
+    },
 }
 
 
@@ -52,11 +58,11 @@ def _dispatch(words: list[str]) -> None:
     first, *rest = words
     command = COMMANDS.get(first)
     if callable(command):  # a single command's parser is made faster than that of all
-        flags = None
+        flags: list[str] = []
         if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
             rest, flags = recipes.split_flags(rest, **WITH_FLAGS[first])
         action = tyro.cli(command, prog=f"composerl {first}", args=rest)
-        if flags is not None:
+        if first in WITH_FLAGS:
             action(flags)
         return
     tyro.cli(

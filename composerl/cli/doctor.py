@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+
+from composerl.config import wait_passively
 
 __all__ = ["doctor", "warnings_for"]
 
@@ -22,6 +25,7 @@ EXTRAS = {
     "atari": ("ale_py", "ALE/..."),
     "minatar": ("minatar", "MinAtar/..."),
     "tensorboard": ("tensorboard", "--tensorboard"),
+    "ray": ("ray", "--workers, --on ray"),
 }
 
 
@@ -36,6 +40,7 @@ SUPPORTED = (
 
 def doctor() -> None:
     """Versions, TorchRL's extension, devices, threads, W&B login and extras; warns of trouble."""
+    wait_passively(2)  # as a recipe with --threads 2 would
     import torch
     from torchrl.data.replay_buffers.samplers import prioritized
 
@@ -53,6 +58,7 @@ def doctor() -> None:
         ("TorchRL's C++ extension", "loaded" if extension else "not loaded"),
         ("devices", ", ".join(devices)),
         ("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores; recipes use --threads"),
+        ("--threads 2", two_threads()),
         ("W&B", _wandb()),
         ("recipes", f"{len(recipes())} in {recipes_directory()}"),
     ]
@@ -62,6 +68,30 @@ def doctor() -> None:
     print_table("composerl doctor", ("", "found"), rows, align="left")
     for warning in warnings_for(found, extension=extension):
         print(f"warning: {warning}")
+
+
+def two_threads(small: int = 64, large: int = 512) -> str:
+    """What a second thread gains here, for a layer of either width: fastest of a few steps."""
+    import torch
+
+    def fastest(width: int, threads: int, seconds: float = 0.05) -> float:
+        torch.set_num_threads(threads)
+        layer, batch = torch.nn.Linear(width, width), torch.randn(256, width)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(times) < 3 or time.perf_counter() < end:
+            start = time.perf_counter()
+            layer(batch).sum().backward()
+            times.append(time.perf_counter() - start)
+        return min(times[1:])  # the first one makes the threads
+
+    before = torch.get_num_threads()
+    try:
+        shares = [fastest(width, 2) / fastest(width, 1) for width in (small, large)]
+    finally:
+        torch.set_num_threads(before)
+    first, second = f"{shares[0]:.2f}", f"{shares[1]:.2f}"
+    return f"takes {first} of one thread's time for a layer of {small} units, {second} for {large}"
 
 
 def warnings_for(

@@ -97,7 +97,8 @@ def predict(
 
     Without --obs or --npz, reads JSON lines from stdin and answers each with one line: an array
     (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
-    {"reset": true} (a new episode, for policies with a memory) with itself.
+    {"reset": true} (a new episode, for policies with a memory) with itself. A policy of masked
+    actions needs {"observation": array, "action_mask": array}.
 
     Args:
         run: Run directory, or a policy or checkpoint file in it.
@@ -179,23 +180,24 @@ def _serve(policy: Policy) -> None:
             policy.reset()
             print_json({"reset": True})
             continue
-        if isinstance(request, dict):
-            if "observation" not in request:
-                raise ValueError(f'{where} has no "observation", it has {", ".join(request)}')
-            request = request["observation"]
         print_json({"action": _act(policy, request, where)})
 
 
-def _act(policy: Policy, observation: Any, where: str) -> Any:
+def _act(policy: Policy, given: Any, where: str) -> Any:
     import numpy as np
 
+    observation, mask = given, None
+    if isinstance(given, dict):
+        if "observation" not in given:
+            raise ValueError(f'{where} has no "observation", it has {", ".join(given)}')
+        observation, mask = given["observation"], given.get("action_mask")
     try:
         if policy.spaces.obs_dtype == "uint8":
             # JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses.
             observation = np.asarray(observation)
             if observation.dtype.kind in "iu" and np.isin(observation, np.arange(256)).all():
                 observation = observation.astype(np.uint8)
-        return policy.predict(observation).tolist()
+        return policy.predict(observation, mask=mask).tolist()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -40,24 +40,32 @@ def recipes(
 
 
 def run(
-    name: Positional[str], *, seeds: tuple[int, ...] = (), jobs: int = 1
+    name: Positional[str],
+    *,
+    seeds: tuple[int, ...] = (),
+    jobs: int | None = None,
+    on: str | None = None,
+    gpus: float = 0,
 ) -> Callable[[list[str]], None]:
     """Train: run NAME with any of the recipe's flags (run NAME --help lists them).
 
     Args:
         name: A packaged recipe (see composerl recipes) or the path of a recipe file.
         seeds: Run all of these, each in a process of its own, as one group.
-        jobs: How many of them at a time.
+        jobs: How many of them at a time. Default: one; on a cluster as many as it has cores.
+        on: Where: ray (a cluster that is started here) or ray=ADDRESS; each has --threads cores.
+        gpus: GPUs of each run on a cluster; may be a fraction.
     """
 
     def start(flags: list[str]) -> None:
-        path = find_recipe(name)
         if seeds:
             from composerl.cli.group import run_group
 
-            run_group(path, flags, seeds, jobs)
+            run_group(name, flags, seeds, on, jobs, gpus)
             return
-        module = load_recipe(path)
+        if on is not None:
+            raise ValueError("--on is for several runs: name their seeds, such as --seeds 0 1 2")
+        module = load_recipe(find_recipe(name))
         module.main(parse(module.Config, flags, prog=f"composerl run {name}"))
 
     return start

@@ -6,8 +6,9 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.config.fields import MAY_CHANGE, Section, may_change, suggest
-    from composerl.config.flags import cli, config_start, option, parse
+    from composerl.config.flags import cli, config_start, option, parse, wait_passively
     from composerl.config.kinds import (
+        DatasetConfig,
         OfflineConfig,
         OffPolicyConfig,
         OnPolicyConfig,

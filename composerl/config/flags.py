@@ -1,11 +1,13 @@
 """The command line of a recipe: flags, from the fields of its configuration."""
 
 import json
+import os
 import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +15,7 @@ from composerl.config.fields import declarations, docs, sections, suggest
 from composerl.config.settings import RunConfig, config_from_yaml
 from composerl.errors import guard
 
-__all__ = ["cli", "config_start", "option", "parse"]
+__all__ = ["cli", "config_start", "option", "parse", "wait_passively"]
 
 C = TypeVar("C", bound=RunConfig)
 
@@ -34,7 +36,19 @@ def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | 
         config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
     )
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
-    return config_class(**values | implied)
+    config = config_class(**values | implied)
+    wait_passively(config.threads)
+    return config
+
+
+def wait_passively(threads: int) -> None:
+    """Let several threads of torch sleep while they wait; OpenMP reads this when torch is imported.
+
+    By default they spin, and where other work has the second core the first one waits for a
+    spinning thread: 6 to 40 times the CPU time of one thread for layers of 256 and of 64.
+    """
+    if threads > 1:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def config_start(config_class: type[C], source: Any, out: Any, resume: bool | None) -> C | None:
@@ -93,18 +107,25 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
     """The command line in tyro's form; an unknown flag is a ValueError.
 
     A sweep agent writes ``--flag=true`` for ``--flag``, ``--widths=[64, 64]`` for
-    ``--widths 64 64``.
+    ``--widths 64 64``. Of a field that is on or off ``--flag`` and ``--no-flag`` do, too.
     """
     known = {field.name for field in fields(config_class)}
     hints = typing.get_type_hints(config_class)
+    switches = {name for name, kind in hints.items() if {"on", "off"} <= {*typing.get_args(kind)}}
     words = []
-    for word in argv:
+    for word, following in zip_longest(argv, argv[1:], fillvalue="--"):
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("-", "_")
         if not flag.startswith("--") or flag == "--help" or flag.startswith("--tyro-"):
             words.append(word)
         elif equals and hints.get(name) is bool and value.lower() in ("true", "false", "1", "0"):
             words.append(flag if value.lower() in ("true", "1") else f"--no-{flag[2:]}")
+        elif name in switches and value.lower() in ("true", "false", "1", "0"):
+            words.append(f"{flag}={'on' if value.lower() in ('true', '1') else 'off'}")
+        elif name in switches and not equals and following.startswith("--"):
+            words += [flag, "on"]
+        elif name.removeprefix("no_") in switches - {name} and not equals:
+            words += [f"--{flag[5:]}", "off"]
         elif equals and name in known and re.fullmatch(r"\[.*\]|\(.*\)", value):
             words += [flag, *value[1:-1].replace(",", " ").split()]
         elif name in known or hints.get(name.removeprefix("no_")) is bool:

@@ -8,11 +8,12 @@ from composerl.config.fields import MAY_CHANGE, Section
 from composerl.config.rules import Count, Finite, NonNegative, Positive, Share, Whole
 from composerl.config.settings import LRSchedule, RunConfig
 
-__all__ = ["OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "ValueConfig", "WorldModelConfig"]
+__all__ = ["DatasetConfig", "OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "ValueConfig",
+           "WorldModelConfig"]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnConfig(RunConfig):
+class OptimizeConfig(RunConfig):
     """What is the same in all kinds."""
 
     algorithm: ClassVar[Section]
@@ -20,15 +21,22 @@ class LearnConfig(RunConfig):
     """Learning rate."""
     lr_schedule: LRSchedule = "constant"
     """How it falls over the run: to 0, or (step) by half at each quarter."""
-    gamma: Share = 0.99
-    """Discount."""
     max_grad_norm: Positive | None = None
     """Clip gradients to this global norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineConfig(LearnConfig):
-    """What every recipe can be told that learns from a dataset, and may go on online."""
+class LearnConfig(OptimizeConfig):
+    """What is the same wherever returns count."""
+
+    algorithm: ClassVar[Section]
+    gamma: Share = 0.99
+    """Discount."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig(OptimizeConfig):
+    """What every recipe can be told that learns from a dataset."""
 
     run: ClassVar[Section]
     epochs: Annotated[Count | None, MAY_CHANGE] = None
@@ -41,10 +49,6 @@ class OfflineConfig(LearnConfig):
     """Transitions of a generated dataset."""
     dataset_seed: int = 0
     """Seed of a generated dataset."""
-    reward_scale: Finite = 0.1
-    """Rewards are multiplied by this."""
-    reward_shift: Finite = 0.0
-    """Then this is added."""
     normalize: bool = False
     """Standardise observations; the statistics become part of the policy."""
     batch_size: Count = 256
@@ -54,20 +58,8 @@ class OfflineConfig(LearnConfig):
     hidden: tuple[Count, ...] = (128, 128)
     """Widths of the hidden layers."""
 
-    algorithm: ClassVar[Section]
-    lr_schedule: LRSchedule = "constant"
-    """How it falls, offline and once more online: to 0, or (step) by half at each quarter."""
-    tau: float = 0.02
-    """Share of the critics that enters their targets at each step."""
-
-    online: ClassVar[Section]
-    online_steps: Annotated[Whole, MAY_CHANGE] = 0
-    """Steps after the offline ones that also act: one environment step, one update."""
-    offline_fraction: Share = 0.5
-    """Share of the dataset in the batches of the online steps."""
-
     def gradient_steps(self, rows: int) -> int:
-        """The offline steps on a dataset of so many rows: ``steps``, or those of ``epochs``."""
+        """The steps on a dataset of so many rows: ``steps``, or those of ``epochs``."""
         if self.epochs is None:
             return self.steps
         return self.epochs * math.ceil(rows / self.batch_size)
@@ -83,10 +75,50 @@ class OfflineConfig(LearnConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(LearnConfig):
+class OfflineConfig(DatasetConfig, LearnConfig):
+    """What every recipe can be told that learns values from a dataset, and may go on online."""
+
+    data: ClassVar[Section]
+    reward_scale: Finite = 0.1
+    """Rewards are multiplied by this."""
+    reward_shift: Finite = 0.0
+    """Then this is added."""
+
+    algorithm: ClassVar[Section]
+    lr_schedule: LRSchedule = "constant"
+    """How it falls, offline and once more online: to 0, or (step) by half at each quarter."""
+    tau: float = 0.02
+    """Share of the critics that enters their targets at each step."""
+
+    online: ClassVar[Section]
+    online_steps: Annotated[Whole, MAY_CHANGE] = 0
+    """Steps after the offline ones that also act: one environment step, one update."""
+    offline_fraction: Share = 0.5
+    """Share of the dataset in the batches of the online steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActingConfig(LearnConfig):
+    """What is the same wherever a policy acts from the start."""
+
+    data: ClassVar[Section]
+    num_envs: Count = 8
+    """Environments stepped together."""
+    workers: Annotated[Whole, MAY_CHANGE] = 0
+    """Processes of Ray (extra ray) that step them, at RAY_ADDRESS or here; 0: this process. The
+    numbers are the same with any number of them, on CPUs of one kind. They divide the environments'
+    cost, and not that of asking the policy: they pay where a step takes longer than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(ActingConfig):
     """What is the same wherever a policy acts and learns from replay."""
 
     data: ClassVar[Section]
+    collect: Literal["sync", "async"] = "sync"
+    """Async: workers act while the learner updates, by weights one update old, and divide the cost
+    of the policy too. Faster, and no longer the numbers of one process: those of so many workers,
+    and of when checkpoints are."""
     warmup: Whole
     """Environment steps at the start that act at random and train nothing."""
     buffer_size: Count
@@ -104,8 +136,6 @@ class ValueConfig(ReplayConfig):
     """What every recipe can be told that acts by the values of discrete actions."""
 
     data: ClassVar[Section]
-    num_envs: Count = 8
-    """Environments stepped together."""
     warmup: Whole = 400
     epsilon: Share = 0.05
     """Share of random actions in the end."""
@@ -147,6 +177,8 @@ class ValueConfig(ReplayConfig):
 class OffPolicyConfig(ReplayConfig):
     """What every recipe can be told that learns continuous actions from replayed transitions."""
 
+    data: ClassVar[Section]
+    num_envs: Count = 1
     warmup: Whole = 250
     buffer_size: Count = 1_000_000
     """Real transitions kept."""
@@ -165,12 +197,10 @@ class OffPolicyConfig(ReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(LearnConfig):
+class OnPolicyConfig(ActingConfig):
     """What every recipe can be told that learns by PPO from what the policy has just done."""
 
     data: ClassVar[Section]
-    num_envs: Count = 8
-    """Environments stepped together."""
     rollout: Count = 1024
     """Environment steps between two updates of the policy, over all environments."""
     batch_size: Count = 128
@@ -210,7 +240,6 @@ class WorldModelConfig(ReplayConfig):
 
     data: ClassVar[Section]
     num_envs: Count = 16
-    """Environments stepped together."""
     warmup: Whole = 2000
     buffer_size: Count = 100_000
     """Records kept for replay."""

@@ -49,6 +49,8 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
             return None
         return coerce(name, value, next(c for c in choices if c is not type(None)))
     if origin is Literal:
+        if isinstance(value, bool) and {"on", "off"} <= {*choices}:
+            value = "on" if value else "off"  # what YAML makes of these words
         if value in choices:
             return value
         raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")

@@ -40,9 +40,9 @@ class RunConfig:
     device: Annotated[str, MAY_CHANGE] = "cpu"
     """Torch device to train on."""
     threads: Annotated[Count, MAY_CHANGE] = 1
-    """Torch threads; small networks are fastest with one."""
-    compile: bool = False
-    """Compile the update: faster steps after about half a minute of compilation."""
+    """Torch threads; small networks are fastest with one (composerl doctor tells from where on)."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the updates: faster after half a minute. Auto: if the run is long enough to gain."""
     log_every: Annotated[Count, MAY_CHANGE] = 100
     """Steps between rows of training metrics."""
     eval_every: Annotated[Count, MAY_CHANGE] = 1000

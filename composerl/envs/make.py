@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDictBase
 from torch.nn.parameter import UninitializedBuffer, is_lazy
-from torchrl.envs import EnvBase, GymWrapper, SerialEnv
-from torchrl.envs.transforms import Compose, DoubleToFloat, Transform, TransformedEnv
+from torchrl.data import Binary, Composite
+from torchrl.envs import EnvBase, GymWrapper, SerialEnv, default_info_dict_reader
+from torchrl.envs.transforms import ActionMask, Compose, DoubleToFloat, Transform, TransformedEnv
 
+from composerl.envs.masks import MASK, has_mask
 from composerl.envs.opening import open_gym
 
-__all__ = ["make_env"]
+__all__ = ["make_env", "maker_of"]
 
 
 def make_env(
@@ -29,7 +34,8 @@ def make_env(
 
     Float actions keep their bounds; discrete actions are integers, not one-hot. Dict observations
     of Boxes are one vector, in gymnasium's order. A time limit ends an episode as ``truncated``,
-    never as ``terminated``.
+    never as ``terminated``. A mask of the actions, in a gymnasium environment's observation or
+    info, is the entry ``action_mask``, and random actions keep to it (TorchRL's ``ActionMask``).
 
     Args:
         env: gymnasium id, or a function that makes a gymnasium or TorchRL environment.
@@ -62,13 +68,54 @@ def make_env(
         gyms = make() if num_envs is None else SyncVectorEnv([make] * num_envs, autoreset_mode=off)
         base = GymWrapper(gyms, device=device, categorical_action_encoding=True)
         cast = _to_single(base)
+        if has_mask(getattr(gyms, "envs", [gyms])[0]):
+            size = (*base.batch_size, base.action_spec_unbatched.n)
+            spec = Composite({MASK: Binary(shape=size, dtype=torch.bool)}, shape=base.batch_size)
+            base.set_info_dict_reader(_MaskReader([MASK], spec))
+            cast.append(ActionMask())
     layers = [*cast, *_copies(transforms)]
     if layers:
         base = TransformedEnv(base, layers[0] if len(layers) == 1 else Compose(*layers))
     made = base.to(device)
     if seed is not None:
         made.set_seed(seed)
+    vars(made)["made_by"] = partial(make_env, env, device=device, **kwargs), len(cast)
     return made
+
+
+def maker_of(env: EnvBase) -> Callable[[int], EnvBase]:
+    """A function of a number, for other processes, that makes so many environments like these.
+
+    They have the same transforms, as they are now.
+
+    Args:
+        env: of :func:`make_env`.
+    """
+    # Not by the attribute: a TransformedEnv around ours would show that of ours.
+    if "made_by" not in vars(env):
+        raise ValueError(
+            "other processes need an environment that composerl.envs.make_env has made, with its "
+            f"transforms in make_env(transforms=...), got {env}"
+        )
+    make, casts = vars(env)["made_by"]
+    layers = _copies(env.transform)[casts:] if isinstance(env, TransformedEnv) else []
+    return partial(make, transforms=layers)
+
+
+class _MaskReader(default_info_dict_reader):
+    """Reads masks; environments that were not reset with others keep theirs.
+
+    gymnasium's vector of environments tells nothing of those, as zeros.
+    """
+
+    _last: Any = None
+
+    def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
+        mask, told = info_dict[MASK], info_dict.get(f"_{MASK}")
+        if told is not None and self._last is not None:
+            mask = np.where(told[:, None], mask, self._last)
+        self._last = mask
+        return super().__call__({MASK: mask}, tensordict)
 
 
 def _to_single(env: EnvBase) -> list[Transform]:

@@ -10,6 +10,7 @@ import numpy as np
 import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gymnasium
 from composerl.envs.arguments import Env, env_name, make_with
 from composerl.envs.games import PREFIXES, open_game
+from composerl.envs.masks import with_mask
 
 __all__ = ["FlatBox", "env_name", "flat_space", "open_gym"]
 
@@ -18,7 +19,8 @@ def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
     """Make an environment from its gymnasium id or factory; an unknown id says what is near.
 
     A Dict or Tuple of Boxes is flattened to one vector, in the order of
-    ``gymnasium.spaces.flatten``; a factory's TorchRL environment is left as it is.
+    ``gymnasium.spaces.flatten``; an ``action_mask`` in it is in the infos instead, see
+    :class:`~composerl.envs.masks.MaskedActions`; a factory's TorchRL environment is left as it is.
 
     Args:
         env: gymnasium id, or a function that makes an environment.
@@ -93,6 +95,7 @@ def _plain(env: Any) -> Any:
     """A gymnasium environment whose observations are one array of float32, float64 or pixels."""
     if hasattr(env, "action_spec"):  # TorchRL's, which shows the one inside by the same names
         return env
+    env = with_mask(env)
     space = getattr(env, "observation_space", None)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         flatten = partial(gym.spaces.flatten, space)

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from composerl.envs.masks import MASK, has_mask
 from composerl.envs.opening import flat_space, open_gym
 
 __all__ = ["Spaces", "open_gym"]
@@ -27,6 +28,8 @@ class Spaces:
     low: tuple[float, ...] | None = None
     high: tuple[float, ...] | None = None
     num_actions: int | None = None
+    masked: bool = False
+    """Whether the environment says which of its discrete actions are allowed, by a mask."""
     obs_parts: tuple[str, ...] | None = field(default=None, compare=False)
     """Names of the arrays that an observation was joined from, in order, where it was."""
 
@@ -78,7 +81,7 @@ class Spaces:
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary from which ``Spaces(**d)`` makes an equal object."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: value for key, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
     def of(cls, env: Any, **kwargs: Any) -> Spaces:
@@ -108,7 +111,9 @@ class Spaces:
                     f"discrete actions must start at 0, got {action}; wrap the environment with "
                     "gymnasium's TransformAction"
                 )
-            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=int(action.n))
+            masked = has_mask(getattr(env, "envs", [env])[0])
+            options: dict[str, Any] = {"num_actions": int(action.n), "masked": masked}
+            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, **options)
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
             known = "Discrete and one-dimensional Box actions"
             raise ValueError(f"only {known} are supported, got {action}")
@@ -128,6 +133,7 @@ class Spaces:
                 "transform, for example CatTensors(out_key='observation')"
             )
         spec, action = env.observation_spec["observation"], env.action_spec_unbatched
+        masked = MASK in env.observation_spec.keys()  # noqa: SIM118
         shape, dtype = tuple(spec.shape[len(env.batch_size) :]), _obs_dtype(str(spec.dtype))
         # Of an environment of ours, so that a dataset's parts can be put into its order.
         while isinstance(env, TransformedEnv):
@@ -139,7 +145,8 @@ class Spaces:
         number = int(getattr(action.space, "n", 0))
         one_hot = isinstance(action, OneHot) and tuple(action.shape) == (number,)
         if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
-            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, num_actions=number)
+            discrete: dict[str, Any] = {"num_actions": number, "masked": masked}
+            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, **discrete)
         if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
             known = "OneHot, Categorical and one-dimensional Bounded or Unbounded actions"
             raise ValueError(f"only {known} are supported, got {action}")

@@ -26,10 +26,15 @@ Reads: the ``in_keys`` of the networks; ``action``, where it is discrete as inte
 ``sum(w * l) / sum(w)``) and ``("collector", "mask")`` (rows that do not count). A loss of
 transitions also reads the inputs of networks at s' under ``"next"``, ``("next", "reward")``,
 ``("next", "done")``, ``("next", "terminated")``, and if present ``steps_to_next_obs`` (n-step).
+Where the best of discrete actions is taken, ``action_mask`` and ``("next", "action_mask")``, bool
+``(batch, actions)``, say which are allowed; policies read a mask if it is among their inputs.
 ``set_keys`` gives the entries other names.
 
 Returns: ``loss_*``, exactly what is minimised; everything else is detached, a mean to look at. What
 prioritized replay needs is written into the batch as ``td_error`` ``(batch,)``.
+
+``iql_loss``, ``cql_loss`` and their like are the same without TensorDict, functions of plain
+tensors. What differs from TorchRL's losses is in ``README.md`` beside this file.
 """
 
 from typing import TYPE_CHECKING
@@ -38,7 +43,10 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.losses.bc import BCLoss
-    from composerl.losses.cql import CQLLoss, DiscreteCQLLoss
+    from composerl.losses.common import DiscreteKeys, RowKeys, RowLoss, TransitionKeys
+    from composerl.losses.cql import CQLLoss
+    from composerl.losses.discrete_cql import DiscreteCQLLoss
+    from composerl.losses.distributions import action_log_prob, squashed_sample
     from composerl.losses.dreamer import DreamerLoss
     from composerl.losses.dreamer_math import (
         categorical_kl,
@@ -70,8 +78,13 @@ if TYPE_CHECKING:
     from composerl.losses.iql import IQLLoss
     from composerl.losses.iqn import IQNLoss
     from composerl.losses.ppo import ClipPPOLoss
+    from composerl.losses.pure import critic_loss, iql_loss, td_target, xql_loss
+    from composerl.losses.pure_quantiles import fqf_loss, iqn_loss
+    from composerl.losses.pure_sac import cql_loss, sac_loss
+    from composerl.losses.reading import call_network, distribution, read
     from composerl.losses.rewards import GAILReward, gail_reward
-    from composerl.losses.sac import SACLoss, squashed_sample
+    from composerl.losses.sac import SACLoss
+    from composerl.losses.td3_bc import TD3BCLoss
     from composerl.losses.world_model import WorldModelLoss
     from composerl.losses.xql import XQLLoss
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
 __all__ = [
-    "Only", "action_box", "bounds", "check_number", "check_whole", "further_options",
-    "independent_copies", "spec_of_action",
+    "Only", "action_box", "bounds", "check_knob", "check_number", "check_shape", "check_whole",
+    "further_options", "independent_copies", "least_entropy", "spec_of_action",
 ]  # fmt: skip
 
 
@@ -24,6 +24,22 @@ def check_number(name: str, value: Any, interval: str) -> float:
     if not (above and below):  # NaN fails every comparison and ends here too
         raise ValueError(f"{name} must be in {interval}, got {value!r}")
     return value
+
+
+def check_knob(name: str, value: float | Tensor, interval: str) -> None:
+    """The same for a number; a tensor is what a loss checked when it was made of a number."""
+    if not isinstance(value, Tensor):
+        check_number(name, value, interval)
+
+
+def check_shape(
+    name: str, x: Tensor, batch: Sequence[int], lead: str = "", trail: str = ""
+) -> None:
+    """Refuse a tensor that has not the batch's shape after or before a dimension that is named."""
+    shape = x.shape[1:] if lead else x.shape[:-1] if trail else x.shape
+    if shape != batch:
+        wanted = (*[lead] * bool(lead), *batch, *[trail] * bool(trail))
+        raise ValueError(f"{name} must have shape {wanted}, got {tuple(x.shape)}".replace("'", ""))
 
 
 def check_whole(name: str, value: Any, least: int) -> int:
@@ -87,6 +103,16 @@ def bounds(spec: TensorSpec | None) -> tuple[Tensor, Tensor] | None:
     if not hasattr(space, "low") or not torch.isfinite(space.high - space.low).all():
         return None
     return space.low.clone(), space.high.clone()
+
+
+def least_entropy(spec: TensorSpec | None) -> float:
+    """Minus the dimension, or less in a small box: entropy is measured in its units."""
+    if spec is None:
+        raise ValueError("the size of an action is unknown: pass an action_spec")
+    if isinstance(spec, Composite):
+        return sum(map(least_entropy, spec.values(True, True)))
+    low, high = bounds(spec) or (-torch.ones(spec.shape), torch.ones(spec.shape))
+    return -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
 
 
 def independent_copies(network: nn.Module | Sequence[nn.Module], number: int) -> nn.ModuleList:

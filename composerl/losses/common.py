@@ -7,20 +7,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
 from torch import Tensor, nn
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
-from torchrl.objectives.value import ValueEstimatorBase
+from torchrl.objectives.value import GAE, ValueEstimatorBase, VTrace
 
 from composerl.losses.arguments import check_number, further_options
-from composerl.losses.functional import DISTANCES, distance
-from composerl.losses.networks import PlainNetworks
+from composerl.losses.functional import DISTANCES
+from composerl.losses.pure import critic_loss
 from composerl.losses.reading import blank, call_network, frozen, inputs_of, read, step_key
+from composerl.losses.reduction import Reducing
 
-__all__ = ["LeanLoss", "RowKeys", "TransitionKeys"]
+__all__ = ["DiscreteKeys", "RowKeys", "RowLoss", "TransitionKeys"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -43,12 +43,81 @@ class TransitionKeys(RowKeys):
     terminated: NestedKey = "terminated"
 
 
-class LeanLoss(PlainNetworks):
-    """What the losses here share; see :class:`PlainNetworks` for how they hold their networks.
+@dataclass
+class DiscreteKeys(TransitionKeys):
+    """The keys of a loss that takes the best of discrete actions."""
 
-    A subclass names its keys in ``_AcceptedKeys``, assigns its networks, makes buffers of its
-    numbers by :meth:`coefficient`, lists what it reads in :meth:`_reads`, and writes the equations
-    in :meth:`_rows`, row by row: masks, priorities and reductions are done here.
+    action_mask: NestedKey = "action_mask"
+
+
+class RowLoss(Reducing):
+    """The base of the losses here, and of yours: equations row by row; the rest is done for them.
+
+    A subclass names its entries in ``_AcceptedKeys`` (``set_keys`` renames them) and its outputs in
+    ``out_keys``; assigns its networks, which are trained in place; keeps its numbers by
+    :meth:`coefficient`; asks for target copies by :meth:`make_target`; lists what it reads in
+    :meth:`reads`, and writes its equations in :meth:`rows`. There, :meth:`value_of` is a network's
+    V or Q, :meth:`td_target` what it is drawn to (TD0, n-step or lambda), and ``read``,
+    ``call_network``, ``distribution`` and ``action_log_prob`` of :mod:`composerl.losses` read the
+    rest. Reductions, masked rows, priority weights and priorities, detached metrics, calls with
+    keyword tensors, moves, ``SoftUpdate`` and ``torch.compile`` follow;
+    :func:`composerl.testing.check_loss` tells whether they do.
+
+    Args:
+        reduction: ``"mean"`` by default, ``"sum"`` or ``"none"``.
+        loss_function: the distance in :meth:`critic_rows`.
+        further: options that are in ``further`` of the class, as they were given.
+
+    A whole loss, advantage-weighted actor-critic (Nair et al. 2020)::
+
+        from dataclasses import dataclass
+
+        import torch
+        from tensordict import NestedKey
+
+        from composerl.losses import RowLoss, TransitionKeys, action_log_prob, distribution
+
+
+        class AWACLoss(RowLoss):
+            '''Imitate the data's actions, by how much better they are than the policy's own.'''
+
+            @dataclass
+            class _AcceptedKeys(TransitionKeys):  # action, reward, terminated, ... and this one
+                state_action_value: NestedKey = "state_action_value"
+
+            default_keys = _AcceptedKeys
+            out_keys = ["loss_actor", "loss_qvalue", "advantage"]
+
+            def __init__(self, actor, critic, *, beta=1.0, gamma=None, reduction=None):
+                super().__init__(reduction)
+                self.coefficient("beta", beta, "[0, inf)")  # a buffer
+                self.actor_network = actor
+                self.qvalue_network = critic
+                self.make_target("qvalue_network")  # target_qvalue_network
+                self.make_value_estimator(gamma=gamma)
+
+            def reads(self):
+                networks = [self.actor_network, self.qvalue_network]
+                return self.transition_keys(now=networks, later=networks)
+
+            def rows(self, batch, mask):
+                q = self.q(self.qvalue_network, batch)
+                dist = distribution(self.actor_network, batch)
+                with torch.no_grad():
+                    next_action = distribution(self.actor_network, batch, next_step=True).sample()
+                    next_q = self.q(self.target_qvalue_network, batch, next_action, next_step=True)
+                    target = self.td_target(batch, next_q)
+                    advantage = q - self.q(self.qvalue_network, batch, dist.sample())
+                    weight = (self.beta * advantage).exp()
+                    weight /= (weight if mask is None else weight[mask]).mean()
+                loss_actor = -weight * action_log_prob(dist, batch, self.tensor_keys.action)
+                critic = self.critic_rows(q.unsqueeze(0), target)  # loss_qvalue and the priority
+                return {"loss_actor": loss_actor, **critic, "advantage": advantage}
+
+            def q(self, network, batch, action=None, **options):
+                given = None if action is None else {self.tensor_keys.action: action}
+                key = self.tensor_keys.state_action_value
+                return self.value_of(network, batch, key, given=given, **options)
     """
 
     _AcceptedKeys: type[RowKeys] = RowKeys
@@ -65,7 +134,6 @@ class LeanLoss(PlainNetworks):
     #: defaults; they become attributes.
     further: ClassVar[Mapping[str, Any]] = {}
     separate_losses: bool = False
-    scalar_output_mode: str | None = None
 
     def __init__(
         self,
@@ -99,7 +167,7 @@ class LeanLoss(PlainNetworks):
     def in_keys(self) -> list[NestedKey]:
         """The entries that ``forward`` reads."""
         if self._in_keys is None:
-            self._in_keys = list(dict.fromkeys(self._reads()))
+            self._in_keys = list(dict.fromkeys(self.reads()))
         return self._in_keys
 
     @in_keys.setter
@@ -109,29 +177,38 @@ class LeanLoss(PlainNetworks):
     def _set_in_keys(self) -> None:
         self._in_keys = None  # listed anew when they are asked for: keys have other names now
 
-    def _name_action(self, actor: nn.Module) -> None:
+    def name_action(self, actor: nn.Module) -> None:
         """Read actions under the name that the actor gives them."""
         names: Sequence[NestedKey] = getattr(actor, "dist_sample_keys", [])
         if len(names) == 1:
             self.set_keys(action=names[0])
 
-    def _reads(self) -> list[NestedKey]:
-        """The entries that :meth:`_rows` reads; repetitions do not matter."""
+    def reads(self) -> list[NestedKey]:
+        """The entries that :meth:`rows` reads; repetitions do not matter."""
         raise NotImplementedError
 
     def make_value_estimator(
         self, value_type: ValueEstimators | None = None, **hyperparams: Any
-    ) -> LeanLoss:
+    ) -> RowLoss:
         """Choose how targets are made (TD0 by default, ``gamma=0.99``); returns self."""
+        name = type(self).__name__
+        if self.default_value_estimator is None:
+            raise NotImplementedError(f"{name} has no targets that a value estimator could make")
         if value_type is None:
             value_type = self.default_value_estimator
         if hyperparams.get("gamma", 0.0) is None:
             del hyperparams["gamma"]
         if isinstance(gamma := hyperparams.get("gamma"), (int, float)):
             check_number("gamma", gamma, "[0, 1]")
-        if isinstance(value_type, ValueEstimatorBase) or (
-            isinstance(value_type, type) and issubclass(value_type, ValueEstimatorBase)
-        ):
+        kind = value_type if isinstance(value_type, type) else type(value_type)
+        if issubclass(kind, ValueEstimatorBase):
+            supported = ValueEstimators.GAE in self.SUPPORTED_VALUE_ESTIMATORS
+            if issubclass(kind, (GAE, VTrace)) and not supported:
+                raise NotImplementedError(
+                    f"{name} needs targets of the next value, and {kind.__name__} makes advantages"
+                )
+            if hyperparams and kind is not value_type:
+                raise TypeError(f"{kind.__name__} is made already and takes no {hyperparams}")
             super().make_value_estimator(value_type, **hyperparams)
         else:
             # The losses evaluate the next value themselves: an estimator that held the network
@@ -143,7 +220,7 @@ class LeanLoss(PlainNetworks):
         self._forward_value_estimator_keys()
         return self
 
-    def _transition_keys(
+    def transition_keys(
         self,
         now: Sequence[TensorDictModule],
         later: Sequence[TensorDictModule],
@@ -169,12 +246,12 @@ class LeanLoss(PlainNetworks):
         return frozen(p for p in critic.parameters() if id(p) in owned)
 
     @staticmethod
-    def _value(
+    def value_of(
         network: TensorDictModule, batch: TensorDictBase, key: NestedKey, **options: Any
     ) -> Tensor:
         """Output ``key`` of a value-like network, its trailing singleton removed.
 
-        The options are those of :func:`~composerl.losses.reading.call_network`.
+        The options are those of :func:`~composerl.losses.call_network`.
         """
         out, shape = call_network(network, batch, key, **options), (*batch.batch_size, 1)
         if out.shape != shape:
@@ -183,7 +260,7 @@ class LeanLoss(PlainNetworks):
             )
         return out.squeeze(-1)
 
-    def _target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
+    def td_target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
         """What Q(s, a) is drawn to, ``(batch,)``: n-step and lambda by the value estimator."""
         keys = self.tensor_keys
         for key in (keys.reward, keys.done, keys.terminated):
@@ -192,10 +269,15 @@ class LeanLoss(PlainNetworks):
         target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
         return target.squeeze(-1)
 
-    def _critic_rows(self, q: Tensor, target: Tensor) -> dict[str, Tensor]:
+    def critic_rows(self, q: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Distance of the critics ``(critics, batch)`` to their target, and the priority."""
-        rows = distance(q, target.expand_as(q), self.loss_function).sum(0)
-        return {"loss_qvalue": rows, "priority": (q.detach() - target).square_().amax(0)}
+        return self._prioritized(critic_loss(q, target, self.loss_function))
+
+    @staticmethod
+    def _prioritized(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The rows of a pure function, whose ``td_error`` is the priority and nothing else."""
+        rows["priority"] = rows.pop("td_error")
+        return rows
 
     # ---- from rows to losses -------------------------------------------------------------
 
@@ -204,14 +286,14 @@ class LeanLoss(PlainNetworks):
         """Evaluate the losses on a batch; writes the priority into it if the loss has one."""
         mask = self._mask(tensordict)
         batch = tensordict if mask is None else blank(tensordict, mask)
-        rows = self._rows(batch, mask)
+        rows = self.rows(batch, mask)
         priority = rows.pop("priority", None)
         if priority is not None:
             priority = priority if mask is None else priority * mask
             tensordict.set(self.tensor_keys.priority, priority)
         return self._reduced(batch, mask, rows)
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         """The outputs before they are reduced, ``(batch,)`` each.
 
         Those named ``loss_*`` are minimised; ``priority`` goes into the batch; the others are
@@ -219,45 +301,3 @@ class LeanLoss(PlainNetworks):
         that ``mask`` leaves out are zero in the batch, and do not count.
         """
         raise NotImplementedError
-
-    def _reduced(
-        self, batch: TensorDictBase, mask: Tensor | None, rows: dict[str, Tensor]
-    ) -> TensorDict:
-        """Losses with masks and priority weights, metrics with masks only."""
-        weights = None
-        if self.use_prioritized_weights in (True, "auto"):
-            weights = batch.get(self.tensor_keys.priority_weight, None)
-        if weights is not None:
-            weights = weights.reshape(batch.batch_size)
-        each = self.reduction == "none"
-        shape = batch.batch_size if each else torch.Size([])
-        # The usual case, without the search for masks.
-        plain = mask is None and weights is None and self.reduction == "mean"
-        masked = None if mask is None else batch
-        out, scalars = {}, {}
-        for key, value in rows.items():
-            minimised = key.startswith("loss_")
-            if not minimised and value.requires_grad:
-                value = value.detach()
-            if each and not minimised and self.scalar_output_mode:
-                scalars[key] = value
-            elif not minimised and not value.ndim:
-                out[key] = value.expand(shape)
-            elif plain:
-                out[key] = value.mean()
-            elif minimised:
-                out[key] = self._reduce_loss(value, masked, weights=weights)
-            else:
-                out[key] = self._reduce_loss(value, masked, reduction="none" if each else "mean")
-        result = TensorDict(out, shape)
-        if self.scalar_output_mode == "non_tensor":
-            for key, value in scalars.items():
-                mean = self._reduce_loss(value, masked, reduction="mean") if value.ndim else value
-                result.set_non_tensor(key, mean)
-        return result
-
-    def _mask(self, batch: TensorDictBase) -> Tensor | None:
-        """Which rows count, ``(batch,)``, if the batch says so."""
-        masks = [batch.get(key, None) for key in self._loss_mask_keys()]
-        masks = [mask.reshape(batch.batch_size) for mask in masks if mask is not None]
-        return torch.stack(masks).all(0) if masks else None

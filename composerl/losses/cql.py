@@ -1,8 +1,7 @@
-"""Conservative Q-learning, for continuous and for discrete actions."""
+"""Conservative Q-learning for continuous actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import action_box, check_whole
-from composerl.losses.common import LeanLoss, TransitionKeys
-from composerl.losses.functional import cql_penalty, distance
-from composerl.losses.reading import action_index, call_network, distribution, read
+from composerl.losses.pure_sac import cql_loss
+from composerl.losses.reading import distribution, read
 from composerl.losses.sac import SACLoss
 
-__all__ = ["CQLLoss", "DiscreteCQLLoss"]
+__all__ = ["CQLLoss"]
 
 
 class CQLLoss(SACLoss):
@@ -98,6 +96,7 @@ class CQLLoss(SACLoss):
         self.max_q_backup = max_q_backup
         self.deterministic_backup = deterministic_backup
         self.with_lagrange = with_lagrange
+        self.register_buffer("calibrating", torch.tensor(False), persistent=False)
         self.calibrated = calibrated
         self.imitate = False
         self.register_buffer("log_volume", (high - low).log().sum())
@@ -109,10 +108,29 @@ class CQLLoss(SACLoss):
         tuned = ["loss_alpha_prime", "alpha_prime"] if with_lagrange else []
         self.out_keys = [*self.out_keys, "loss_cql", *tuned]
 
-    def _reads(self) -> list[NestedKey]:
-        return super()._reads() + ([self.tensor_keys.mc_return] if self.calibrated else [])
+    @property
+    def calibrated(self) -> bool:
+        """Whether it is Cal-QL, as when a run goes online."""
+        return self._calibrated
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    @calibrated.setter
+    def calibrated(self, value: bool) -> None:
+        self._calibrated = bool(value)
+        self.calibrating.fill_(self._calibrated)
+
+    def _floor(self, batch: TensorDictBase) -> Tensor | None:
+        """What actions of the policy are worth at least, ``(batch,)``."""
+        key = self.tensor_keys.mc_return
+        if torch.compiler.is_compiling() and batch.get(key, None) is not None:
+            # One graph for both: a second one would be compiled when a run goes online.
+            floor = read(batch, key, (1,)).squeeze(-1)
+            return torch.where(self.calibrating, floor, -torch.inf)
+        return read(batch, key, (1,)).squeeze(-1) if self.calibrated else None
+
+    def reads(self) -> list[NestedKey]:
+        return super().reads() + ([self.tensor_keys.mc_return] if self.calibrated else [])
+
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         n = self.num_random
         data_action = self._data_action(batch)
         dist = distribution(self.actor_network, batch)
@@ -124,7 +142,7 @@ class CQLLoss(SACLoss):
             next_dist = distribution(self.target_actor_network, batch, next_step=True)
             next_action, next_log_prob = rsample_and_log_prob(next_dist, (n + 1,))
             next_value = self._best_value(batch, next_action, next_log_prob, alpha)
-            target = self._target(batch, next_value)
+            target = self.td_target(batch, next_value)
             next_action, next_log_prob = next_action[:n], next_log_prob[:n]
             uniform = self.low + (self.high - self.low) * torch.rand_like(policy_action)
             actions = torch.cat([uniform, policy_action, next_action, data_action.unsqueeze(0)])
@@ -134,23 +152,24 @@ class CQLLoss(SACLoss):
 
         with self._apart(self.qvalue_network, self.actor_network):
             q = self._q(self.qvalue_network, batch, actions)
-        q_data = q[:, -1]
-        floor = read(batch, self.tensor_keys.mc_return).squeeze(-1) if self.calibrated else None
-        difference = cql_penalty(q[:, :-1], density, q_data, self.temperature, floor)
-        rows = {"alpha": alpha}
-        if self.with_lagrange:
-            alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
-            excess = difference - self.lagrange_thresh
-            rows["loss_cql"] = (alpha_prime.detach() * excess).sum(0)
-            rows["loss_alpha_prime"] = -(alpha_prime * excess.detach()).mean(0)
-            rows["alpha_prime"] = alpha_prime
+        if self.imitate:
+            policy_q = dist.log_prob(data_action).unsqueeze(0)
         else:
-            rows["loss_cql"] = self.min_q_weight * difference.sum(0)
-
-        gain = dist.log_prob(data_action) if self.imitate else self._gain(batch, new_action)
-        rows["loss_actor"] = alpha * log_prob - gain
-        rows |= self._critic_rows(q_data, target)
-        return rows | self._temperature_rows(log_prob)
+            policy_q = self._policy_q(batch, new_action)
+        metrics, alpha_prime = {"alpha": alpha}, None
+        if self.with_lagrange:
+            metrics["alpha_prime"] = alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
+        rows = cql_loss(
+            q[:, -1], target, policy_q, log_prob, self.log_alpha, q[:, :-1], density,
+            target_entropy=self._tuned_to,
+            temperature=self.temperature,
+            min_q_weight=self.min_q_weight,
+            alpha_prime=alpha_prime,
+            lagrange_thresh=self.lagrange_thresh,
+            mc_return=self._floor(batch),
+            loss_function=self.loss_function,
+        )  # fmt: skip
+        return {**self._prioritized(rows), **metrics}
 
     def _best_value(
         self, batch: TensorDictBase, actions: Tensor, log_prob: Tensor, alpha: Tensor
@@ -164,92 +183,3 @@ class CQLLoss(SACLoss):
         if not self.deterministic_backup:
             values = values - alpha * log_prob
         return values.amax(0)
-
-
-class DiscreteCQLLoss(LeanLoss):
-    r"""CQL(H) for discrete actions: double DQN plus a penalty that needs no sampling.
-
-    Paper: Kumar et al. 2020, https://arxiv.org/abs/2006.04779. With
-    :math:`a' = \arg\max_b Q(s', b)` and the target network :math:`\bar Q`
-
-    .. math::
-        L = (r + \gamma (1 - terminated) \bar Q(s', a') - Q(s, a))^2
-            + \alpha \Big( T \log \sum_b e^{Q(s, b) / T} - Q(s, a) \Big)
-
-    Difference to ``torchrl.objectives.DiscreteCQLLoss``, whose arguments and keys it keeps:
-    integer and one-hot actions are both read whatever ``action_space`` is; the squared error is
-    not halved; double DQN.
-
-    Args:
-        value_network: reads the observation, writes ``action_value`` ``(batch, actions)``; a
-            ``QValueActor`` works.
-
-    Keyword Args:
-        double_dqn: choose the next action by the online network; else by the target network.
-        temperature: T > 0 of the logsumexp.
-        min_q_weight: alpha >= 0, weight of the penalty: larger is more conservative.
-        loss_function: see :mod:`composerl.losses`, like ``gamma``, ``reduction``, TorchRL's further
-            options and what is read.
-
-    Returns ``loss_qvalue``, ``loss_cql``, and ``pred_value`` and ``target_value``. Writes
-    ``td_error``.
-    """
-
-    @dataclass
-    class _AcceptedKeys(TransitionKeys):
-        action_value: NestedKey = "action_value"
-        value: NestedKey = "chosen_action_value"
-        value_target: NestedKey = "value_target"
-        pred_val: NestedKey = "pred_val"  # TorchRL's for what it keeps in the batch on the way
-
-    tensor_keys: _AcceptedKeys
-    default_keys = _AcceptedKeys
-    further = MappingProxyType({"delay_value": True, "action_space": None})
-    delay_value: bool
-    out_keys = ["loss_qvalue", "loss_cql", "pred_value", "target_value"]  # noqa: RUF012
-
-    def __init__(
-        self,
-        value_network: TensorDictModule,
-        *,
-        loss_function: str = "l2",
-        double_dqn: bool = True,
-        temperature: float = 1.0,
-        min_q_weight: float = 1.0,
-        gamma: float | None = None,
-        reduction: str | None = None,
-        **further: Any,
-    ) -> None:
-        super().__init__(reduction, loss_function, further)
-        self.coefficient("temperature", temperature)
-        self.coefficient("min_q_weight", min_q_weight, "[0, inf)", symbol="alpha")
-        self.value_network = value_network
-        self._make_target("value_network", delayed=self.delay_value)
-        self.double_dqn = double_dqn
-        self.make_value_estimator(gamma=gamma)
-
-    def _reads(self) -> list[NestedKey]:
-        return self._transition_keys([self.value_network], [self.value_network])
-
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
-        keys = self.tensor_keys
-        out = keys.action_value
-        with torch.no_grad():
-            next_q = choosing = call_network(self.target_value_network, batch, out, next_step=True)
-            if self.double_dqn:
-                choosing = call_network(self.value_network, batch, out, next_step=True)
-            best = choosing.argmax(-1, keepdim=True)
-            target = self._target(batch, next_q.gather(-1, best).squeeze(-1))
-
-        q = call_network(self.value_network, batch, out)
-        action = read(batch, keys.action)
-        index = action_index(action, q.shape[-1], batch.batch_size, keys.action)
-        q_data = q.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        soft_maximum = self.temperature * (q / self.temperature).logsumexp(-1)
-        return {
-            "loss_qvalue": distance(q_data, target, self.loss_function),
-            "loss_cql": self.min_q_weight * (soft_maximum - q_data),
-            "priority": (q_data.detach() - target).square(),
-            "pred_value": q_data,
-            "target_value": target,
-        }

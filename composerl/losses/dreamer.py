@@ -92,7 +92,7 @@ class DreamerLoss(WorldModelLoss):
         super().__init__(world_network, **options)
         self.actor_network = actor_network
         self.value_network = value_network
-        self._make_target("value_network")
+        self.make_target("value_network")
         self.horizon = check_whole("horizon", horizon, 1)
         self.coefficient("lmbda", lmbda, "[0, 1]")
         self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")

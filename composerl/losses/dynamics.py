@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor
 
 from composerl.losses.arguments import check_number
-from composerl.losses.common import LeanLoss, RowKeys
+from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.functional import gaussian_nll
 from composerl.losses.reading import evaluate, read, step_key
 
@@ -20,7 +20,7 @@ __all__ = ["DynamicsLoss"]
 CHUNK = 512
 
 
-class DynamicsLoss(LeanLoss):
+class DynamicsLoss(RowLoss):
     r"""Fits an ensemble of Gaussian models to what an environment did.
 
     Paper: Chua et al. 2018 (PETS), https://arxiv.org/abs/1805.12114, appendix A; the settings are
@@ -84,19 +84,15 @@ class DynamicsLoss(LeanLoss):
         self.dynamics_network = dynamics_network
         self.per_member = per_member
         self.coefficient("bounds_weight", bounds_weight, "[0, inf)")
+        head = ["loss_terminated"] if self.model.terminates else []
+        self.out_keys = ["loss_dynamics", "loss_bounds", *head, "mse"]
 
     @property
     def model(self) -> Any:
         """What predicts: the module inside the network."""
         return self.dynamics_network.module
 
-    @property
-    def out_keys(self) -> list[str]:
-        """The outputs, which depend on the network's heads."""
-        head = ["loss_terminated"] if self.model.terminates else []
-        return ["loss_dynamics", "loss_bounds", *head, "mse"]
-
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         head = [step_key(keys.terminated)] if self.model.terminates else []
         return [
@@ -104,7 +100,7 @@ class DynamicsLoss(LeanLoss):
             step_key(keys.observation), step_key(keys.reward), *head,
         ]  # fmt: skip
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         shape, model, keys = batch.batch_size, self.model, self.tensor_keys
         if self.per_member and (len(shape) < 2 or shape[0] != model.members):
             raise ValueError(

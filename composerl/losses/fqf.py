@@ -6,8 +6,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from composerl.losses.functional import quantile_huber_loss
 from composerl.losses.iqn import QuantileLoss, pick
+from composerl.losses.pure_quantiles import fqf_loss
 
 __all__ = ["FQFLoss"]
 
@@ -88,7 +88,7 @@ class FQFLoss(QuantileLoss):
         self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
         self.make_value_estimator(gamma=gamma)
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         features = self._features(self.value_network, batch)
         # The fraction loss must reach nothing but its own network, whatever that one does.
         taus, tau_hats, entropy = self.fraction_network(features.detach())
@@ -96,22 +96,16 @@ class FQFLoss(QuantileLoss):
         quantiles = self.value_network.quantiles(features, tau_hats)
         action = self._action(batch, quantiles.shape[-2])
         current = pick(quantiles, action)
-        inner = taus[..., 1:-1]
         with torch.no_grad():
-            shares = taus.diff(dim=-1)
             next_quantiles, next_shares = self._next(batch, taus, tau_hats)
             target = self._bootstrap(batch, next_quantiles)
-            at_taus = pick(self.value_network.quantiles(features, inner), action)
-            gradient = (at_taus - current[..., :-1]).abs() - (at_taus - current[..., 1:]).abs()
-            errors = self._errors((shares * current).sum(-1), (next_shares * target).sum(-1))
+            between = pick(self.value_network.quantiles(features, taus[..., 1:-1]), action)
 
-        loss_fraction = (gradient * inner).sum(-1) - self.entropy_coeff * entropy
-        return {
-            "loss_qvalue": quantile_huber_loss(current, target, tau_hats, self.kappa),
-            "loss_fraction": loss_fraction,
-            **errors,
-            "fraction_entropy": entropy,
-        }
+        rows = fqf_loss(
+            current, target, taus, tau_hats, between, entropy,
+            target_shares=next_shares, entropy_coeff=self.entropy_coeff, kappa=self.kappa,
+        )  # fmt: skip
+        return {**rows, "priority": rows["td_error"]}
 
     def _next(self, batch: TensorDictBase, taus: Tensor, tau_hats: Tensor) -> tuple[Tensor, Tensor]:
         """Quantiles of the best next action and the shares they stand for, ``(batch, N)``."""
@@ -125,5 +119,5 @@ class FQFLoss(QuantileLoss):
         if self.double_dqn:
             choosing = self.value_network.quantiles(chooser_features, tau_hats)
         shares = taus.diff(dim=-1)
-        best = (choosing * shares.unsqueeze(-2)).sum(-1).argmax(-1)
+        best = self._best((choosing * shares.unsqueeze(-2)).sum(-1), batch)
         return pick(quantiles, best), shares

@@ -1,8 +1,8 @@
 """The per-sample maths of the losses: tensors in, tensors out, nothing reduced.
 
 Every function works elementwise on tensors of one shape, usually ``(batch,)``, unless it gives
-shapes, and says where it stops gradients. The LossModules beside this file are these functions
-plus bookkeeping.
+shapes, and says where it stops gradients. Whole losses made of them are in ``pure.py``; the
+LossModules beside these files are the functions plus bookkeeping.
 """
 
 from collections.abc import Callable

@@ -6,17 +6,17 @@ import torch
 import torch.nn.functional as F
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
-from torch import Tensor
+from torch import Tensor, nn
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.common import LeanLoss, RowKeys
+from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.functional import discriminator_loss
 from composerl.losses.reading import action_index, blank, read
 
 __all__ = ["GAILLoss"]
 
 
-class GAILLoss(LeanLoss):
+class GAILLoss(RowLoss):
     r"""A discriminator that tells an expert's state-action pairs from a policy's.
 
     Paper: Ho & Ermon 2016, https://arxiv.org/abs/1606.03476. With logits l(s, a), labels y of 1
@@ -28,9 +28,10 @@ class GAILLoss(LeanLoss):
     whose minimum (:math:`c_H = 0`) is :math:`l = \log p_{expert} / p_\pi`. The policy is trained
     by another loss on rewards made of the logits, see :class:`~composerl.losses.GAILReward`.
 
-    Difference to ``torchrl.objectives.GAILLoss``: the cross entropy is that of *logits* (there the
-    network has to end in a sigmoid); the two batches may differ in size, and each counts half; the
-    gradient penalty mixes whole rows, one weight each; outputs that are minimised are named so.
+    Difference to ``torchrl.objectives.GAILLoss``, whose arguments it takes: the cross entropy is
+    that of *logits* (there the network has to end in a sigmoid); the two batches may differ in
+    size, and each counts half; the gradient penalty mixes whole rows, one weight each; outputs that
+    are minimised are named so, and what is the expert's.
 
     Args:
         discriminator_network: reads observation and action (its two ``in_keys``, in this order),
@@ -38,17 +39,24 @@ class GAILLoss(LeanLoss):
 
     Keyword Args:
         num_actions: for discrete actions, how many there are; the network gets them one-hot.
-        gp_lambda: weight of the gradient penalty :math:`\lambda (\|\nabla l(x)\| - 1)^2` at
-            mixtures ``x`` of expert and policy rows; larger is smoother. 0 leaves it out; 10 is
-            usual (Gulrajani et al. 2017, https://arxiv.org/abs/1704.00028).
+        use_grad_penalty: whether there is a gradient penalty; by default if ``gp_lambda`` is given.
+        gp_lambda: its weight, :math:`\lambda (\|\nabla l(x)\| - 1)^2` at mixtures ``x`` of expert
+            and policy rows; larger is smoother. With a penalty it is 10 by default, as is usual
+            (Gulrajani et al. 2017, https://arxiv.org/abs/1704.00028).
         entropy_coeff: :math:`c_H`, larger values keep the discriminator undecided.
         label_smoothing: labels become 1 - s and s, s in [0, 0.5): bounds the optimal logits by
             log((1 - s) / s), and the reward with them.
         reduction: see :mod:`composerl.losses`.
 
     Reads ``observation``, ``action`` (the policy's) and ``("expert", "observation")``,
-    ``("expert", "action")``; ``set_keys`` gives them other names, for example TorchRL's own
-    (``collector_observation``, ``collector_action``, ``expert_observation``, ``expert_action``).
+    ``("expert", "action")``. ``set_keys`` gives them other names, and takes TorchRL's for them
+    (``collector_observation``, ``collector_action``). A batch as TorchRL's loss reads it by default
+    has the expert where the policy is here::
+
+        loss.set_keys(expert_observation="observation", expert_action="action",
+                      collector_observation="collector_observation",
+                      collector_action="collector_action")
+
     Batches of different sizes are entries of a TensorDict without batch size, or keyword arguments;
     their first dimension counts the rows. If the TensorDict has a batch size, rows are pairs of one
     policy and one expert row each. Masks and ``priority_weight`` apply to the policy's rows, and to
@@ -79,6 +87,16 @@ class GAILLoss(LeanLoss):
         expert_action: NestedKey = ("expert", "action")
         discriminator_pred: NestedKey = "logits"
 
+        @property
+        def collector_observation(self) -> NestedKey:
+            """TorchRL's name of the policy's observation."""
+            return self.observation
+
+        @property
+        def collector_action(self) -> NestedKey:
+            """TorchRL's name of the policy's action."""
+            return self.action
+
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
@@ -92,13 +110,17 @@ class GAILLoss(LeanLoss):
         discriminator_network: TensorDictModule,
         *,
         num_actions: int | None = None,
-        gp_lambda: float = 0.0,
+        use_grad_penalty: bool | None = None,
+        gp_lambda: float | None = None,
         entropy_coeff: float = 0.0,
         label_smoothing: float = 0.0,
         reduction: str | None = None,
     ) -> None:
         super().__init__(reduction)
+        if gp_lambda is None:
+            gp_lambda = 10.0 if use_grad_penalty else 0.0
         self.coefficient("gp_lambda", gp_lambda, "[0, inf)")
+        self.use_grad_penalty = gp_lambda > 0 if use_grad_penalty is None else use_grad_penalty
         self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
         self.coefficient("label_smoothing", label_smoothing, "[0, 0.5)")
         if len(discriminator_network.in_keys) != 2:
@@ -106,15 +128,22 @@ class GAILLoss(LeanLoss):
                 "discriminator_network must read two entries, observation and action, "
                 f"got in_keys {discriminator_network.in_keys}"
             )
+        if isinstance([*discriminator_network.modules()][-1], nn.Sigmoid):
+            raise ValueError("discriminator_network must write logits: leave out its last Sigmoid")
         self.discriminator_network = discriminator_network
+        if len(discriminator_network.out_keys) == 1:
+            self.set_keys(discriminator_pred=discriminator_network.out_keys[0])
         self.num_actions = num_actions
         if num_actions is not None:
             check_whole("num_actions", num_actions, 2)
-        self.penalised = gp_lambda > 0
-        if self.penalised:
+        if self.use_grad_penalty:
             self.out_keys = [*self.out_keys, "loss_gradient_penalty"]
 
-    def _reads(self) -> list[NestedKey]:
+    def set_keys(self, **keys: NestedKey | None) -> None:
+        """Name entries of the batch; TorchRL's ``collector_*`` are the policy's, as without it."""
+        super().set_keys(**{name.removeprefix("collector_"): key for name, key in keys.items()})
+
+    def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         return [keys.observation, keys.action, keys.expert_observation, keys.expert_action]
 
@@ -155,7 +184,7 @@ class GAILLoss(LeanLoss):
             "logits_policy": l_policy,
             "entropy": halves(entropy.detach()),
         }
-        if self.penalised:
+        if self.use_grad_penalty:
             penalty = self._gradient_penalty(obs, action, expert_obs, expert_action)
             mine["loss_gradient_penalty"] = penalty.reshape(policy.batch_size)
         theirs = {"accuracy_expert": right_expert, "logits_expert": l_expert}
@@ -198,7 +227,7 @@ class GAILLoss(LeanLoss):
     def _logits(self, observation: Tensor, action: Tensor) -> Tensor:
         network, key = self.discriminator_network, self.tensor_keys.discriminator_pred
         given = dict(zip(network.in_keys, (observation, action), strict=True))
-        return self._value(network, TensorDict({}, observation.shape[:1]), key, given=given)
+        return self.value_of(network, TensorDict({}, observation.shape[:1]), key, given=given)
 
     def _gradient_penalty(
         self, obs: Tensor, action: Tensor, expert_obs: Tensor, expert_action: Tensor

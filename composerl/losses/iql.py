@@ -11,14 +11,15 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 
 from composerl.losses.arguments import Only, independent_copies
-from composerl.losses.common import LeanLoss, TransitionKeys
-from composerl.losses.functional import advantage_weighted_loss, expectile_loss
-from composerl.losses.reading import action_log_prob, distribution
+from composerl.losses.common import RowLoss, TransitionKeys
+from composerl.losses.distributions import action_log_prob
+from composerl.losses.pure import iql_loss
+from composerl.losses.reading import distribution
 
 __all__ = ["IQLLoss"]
 
 
-class IQLLoss(LeanLoss):
+class IQLLoss(RowLoss):
     r"""Implicit Q-learning: the maximum over actions by an expectile over the data's actions.
 
     Paper: Kostrikov, Nair, Levine 2021, https://arxiv.org/abs/2110.06169. With
@@ -106,41 +107,44 @@ class IQLLoss(LeanLoss):
         self.actor_network = actor_network
         self.value_network = value_network
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
-        self._make_target("qvalue_network")
+        self.make_target("qvalue_network")
         self.num_qvalue_nets = num_qvalue_nets
-        self._name_action(actor_network)
+        self.name_action(actor_network)
         self.make_value_estimator(gamma=gamma)
 
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         value = self.value_network
-        return self._transition_keys([self.actor_network, *self.qvalue_network, value], [value])
+        return self.transition_keys([self.actor_network, *self.qvalue_network, value], [value])
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         key = self.tensor_keys.value
         with torch.no_grad():
-            min_q = self._all_q(self.target_qvalue_network, batch).amin(0)
-            next_value = self._value(self.value_network, batch, key, next_step=True)
-            target = self._target(batch, next_value)
+            target_q = self._all_q(self.target_qvalue_network, batch)
+            next_value = self.value_of(self.value_network, batch, key, next_step=True)
+            target = self.td_target(batch, next_value)
 
-        actor, value = self.actor_network, self.value_network
-        with self._apart(value, actor):
-            advantage = min_q - self._value(value, batch, key)
-        loss_value = self._value_loss(batch, min_q, advantage, mask)
-        with self._apart(self.qvalue_network, actor, value):
-            critics = self._critic_rows(self._all_q(self.qvalue_network, batch), target)
-        dist = distribution(actor, batch)
+        with self._apart(self.value_network, self.actor_network):
+            value = self.value_of(self.value_network, batch, key)
+        with self._apart(self.qvalue_network, self.actor_network, self.value_network):
+            q = self._all_q(self.qvalue_network, batch)
+        dist = distribution(self.actor_network, batch)
         log_prob = action_log_prob(dist, batch, self.tensor_keys.action)
-        loss_actor = advantage_weighted_loss(
-            log_prob, advantage, self.temperature, self.max_advantage_weight
+        values = q, target, target_q, value, log_prob
+        return self._prioritized(self._losses(batch, mask, values))
+
+    def _losses(
+        self, batch: TensorDictBase, mask: Tensor | None, values: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
+        """The loss as a function of what the networks gave."""
+        return iql_loss(
+            *values,
+            temperature=self.temperature,
+            expectile=self.expectile,
+            max_advantage_weight=self.max_advantage_weight,
+            loss_function=self.loss_function,
         )
-        return {"loss_actor": loss_actor, **critics, "loss_value": loss_value, "entropy": -log_prob}
 
     def _all_q(self, networks: nn.ModuleList, batch: TensorDictBase) -> Tensor:
         """Q(s, a) of every critic, ``(critics, batch)``."""
         key = self.tensor_keys.state_action_value
-        return torch.stack([self._value(network, batch, key) for network in networks])
-
-    def _value_loss(
-        self, batch: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        return expectile_loss(advantage, self.expectile)
+        return torch.stack([self.value_of(network, batch, key) for network in networks])

@@ -11,23 +11,31 @@ from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import TD0Estimator
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.common import LeanLoss, TransitionKeys
-from composerl.losses.functional import quantile_huber_loss
-from composerl.losses.reading import action_index, evaluate, network_inputs, read
+from composerl.losses.common import DiscreteKeys, RowLoss
+from composerl.losses.pure import td_target
+from composerl.losses.pure_quantiles import iqn_loss
+from composerl.losses.reading import (
+    action_index,
+    allowed,
+    evaluate,
+    network_inputs,
+    read,
+    step_key,
+)
 
 __all__ = ["IQNLoss", "QuantileLoss", "pick"]
 
 
-class QuantileLoss(LeanLoss):
+class QuantileLoss(RowLoss):
     """What IQN and FQF share: keys, targets, TD errors.
 
     The value network's ``features(*inputs)`` are ``(batch, d)``, its ``quantiles(features, taus)``
     ``(batch, actions, n)``, so that a state is read once for any number of fractions.
     """
 
-    _AcceptedKeys = TransitionKeys
-    tensor_keys: TransitionKeys
-    default_keys = TransitionKeys
+    _AcceptedKeys = DiscreteKeys
+    tensor_keys: DiscreteKeys
+    default_keys = DiscreteKeys
     # A lambda-return mixes values, not distributions.
     SUPPORTED_VALUE_ESTIMATORS = (ValueEstimators.TD0,)
     value_network: Any  # what it must have, no type of torch's says
@@ -43,13 +51,13 @@ class QuantileLoss(LeanLoss):
                     f"value_network); {type(value_network).__name__} has no {name}"
                 )
         self.value_network = value_network
-        self._make_target("value_network")
+        self.make_target("value_network")
         self.double_dqn = double_dqn
         self.coefficient("kappa", kappa)
 
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         network = [self.value_network]
-        return self._transition_keys(network, network, ("reward", "terminated"))
+        return self.transition_keys(network, network, ("reward", "terminated"))
 
     def make_value_estimator(
         self, value_type: ValueEstimators | None = None, **hyperparams: Any
@@ -72,24 +80,21 @@ class QuantileLoss(LeanLoss):
         """Samples of the target, r + gamma^n (1 - terminated) Z(s'), ``(batch, n)``."""
         keys, estimator = self.tensor_keys, self.value_estimator
         reward, terminated = (
-            read(batch, ("next", key), (1,)) for key in (keys.reward, keys.terminated)
+            read(batch, ("next", key), (1,)).squeeze(-1) for key in (keys.reward, keys.terminated)
         )
         gamma = estimator.gamma
         steps = batch.get(estimator.tensor_keys.steps_to_next_obs, None)
         if steps is not None:
             gamma = gamma ** steps.reshape(reward.shape)
-        return torch.addcmul(reward, gamma * terminated.logical_not(), next_quantiles)
+        return td_target(reward, terminated, next_quantiles, gamma)
+
+    def _best(self, values: Tensor, batch: TensorDictBase) -> Tensor:
+        """The greedy next action of values ``(batch, actions)``, among those allowed at s'."""
+        return allowed(values, batch, step_key(self.tensor_keys.action_mask)).argmax(-1)
 
     def _action(self, batch: TensorDictBase, number: int) -> Tensor:
         key = self.tensor_keys.action
         return action_index(read(batch, key), number, batch.batch_size, key)
-
-    @staticmethod
-    def _errors(pred_value: Tensor, target_value: Tensor) -> dict[str, Tensor]:
-        """Metrics of the values ``(batch,)``; their distance is the priority too."""
-        td_error = (target_value - pred_value).abs()
-        return {"pred_value": pred_value, "target_value": target_value, "td_error": td_error,
-                "priority": td_error}  # fmt: skip
 
 
 class IQNLoss(QuantileLoss):
@@ -159,7 +164,7 @@ class IQNLoss(QuantileLoss):
         self.num_acting_quantiles = check_whole("num_acting_quantiles", num_acting_quantiles, 1)
         self.make_value_estimator(gamma=gamma)
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         with torch.no_grad():
             target = self._bootstrap(batch, self._next_quantiles(batch))
 
@@ -167,8 +172,8 @@ class IQNLoss(QuantileLoss):
         taus = _fractions(features, (*batch.batch_size, self.num_quantiles))
         quantiles = self.value_network.quantiles(features, taus)
         current = pick(quantiles, self._action(batch, quantiles.shape[-2]))
-        loss = quantile_huber_loss(current, target, taus, self.kappa)
-        return {"loss_qvalue": loss, **self._errors(current.detach().mean(-1), target.mean(-1))}
+        rows = iqn_loss(current, target, taus, kappa=self.kappa)
+        return {**rows, "priority": rows["td_error"]}
 
     def _next_quantiles(self, batch: TensorDictBase) -> Tensor:
         """Samples of the return of the best next action, ``(batch, N')``."""
@@ -180,7 +185,7 @@ class IQNLoss(QuantileLoss):
         # One draw for all rows: each row's mean has the same distribution, and the embedding of
         # the fractions, a third of the work, is done once instead of for every row.
         acting = _fractions(seen, (self.num_acting_quantiles,))
-        best = chooser.quantiles(seen, acting).mean(-1).argmax(-1)
+        best = self._best(chooser.quantiles(seen, acting).mean(-1), batch)
         taus = _fractions(features, (*batch.batch_size, self.num_target_quantiles))
         return pick(self.target_value_network.quantiles(features, taus), best)
 

@@ -21,13 +21,13 @@ class PlainNetworks(LossModule):
     very same tensors; several critics under "0", "1", ... instead of stacked), so ``SoftUpdate``
     and ``HardUpdate`` work unchanged. Move or cast a loss before an optimizer is built on it.
 
-    Subclasses register networks by plain assignment, and call :meth:`_make_target` for those with
+    Subclasses register networks by plain assignment, and call :meth:`make_target` for those with
     a target copy. ``parameters()`` lists the trained networks only.
     """
 
     _target_names: tuple[str, ...] = ()
 
-    def _make_target(self, name: str, *, delayed: bool = True) -> None:
+    def make_target(self, name: str, *, delayed: bool = True) -> None:
         """Add ``target_<name>``, a copy of a network that no gradient reaches.
 
         If it is not delayed, there is no copy: the name then leads to the network itself.

@@ -8,32 +8,21 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import (
-    CompositeDistribution,
-    ProbabilisticTensorDictSequential,
-    TensorDictModule,
-)
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torch.distributions import Distribution
 from torchrl.objectives import ValueEstimators
 
 from composerl.losses.arguments import Only, check_whole
-from composerl.losses.common import LeanLoss, RowKeys
+from composerl.losses.common import RowKeys, RowLoss
+from composerl.losses.distributions import action_log_prob, entropy_of, several, sum_of_parts
 from composerl.losses.functional import clipped_objective, distance
-from composerl.losses.reading import (
-    action_log_prob,
-    distribution,
-    inputs_of,
-    read,
-    several,
-    step_key,
-    sum_of_parts,
-)
+from composerl.losses.reading import distribution, inputs_of, read, step_key
 
 __all__ = ["ClipPPOLoss"]
 
 
-class ClipPPOLoss(LeanLoss):
+class ClipPPOLoss(RowLoss):
     r"""Proximal policy optimisation: improve on advantages, but not far from the acting policy.
 
     Paper: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. With the ratio
@@ -90,7 +79,7 @@ class ClipPPOLoss(LeanLoss):
     default_keys = _AcceptedKeys
     default_value_estimator = ValueEstimators.GAE
     SUPPORTED_VALUE_ESTIMATORS = (
-        *LeanLoss.SUPPORTED_VALUE_ESTIMATORS,
+        *RowLoss.SUPPORTED_VALUE_ESTIMATORS,
         ValueEstimators.GAE,
         ValueEstimators.MAGAE,
     )
@@ -147,7 +136,7 @@ class ClipPPOLoss(LeanLoss):
         self.actor_network = actor_network
         self.critic_network = critic_network
         self._reads_on = any(key in actor_network.out_keys for key in critic_network.in_keys)
-        self._name_action(actor_network)
+        self.name_action(actor_network)
         names: Sequence[NestedKey] = getattr(actor_network, "log_prob_keys", [])
         if names:
             self.set_keys(sample_log_prob=names[0] if len(names) == 1 else names)
@@ -162,7 +151,7 @@ class ClipPPOLoss(LeanLoss):
         if device is not None:
             self.to(device)
 
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         mine = [*several(keys.action), *several(keys.sample_log_prob)]
         mine += [keys.advantage, keys.value_target, *[keys.value] * self.clips_value]
@@ -179,7 +168,7 @@ class ClipPPOLoss(LeanLoss):
         log_prob = action_log_prob(dist, tensordict, keys.action)
         return tensordict.set(keys.sample_log_prob, log_prob)
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         keys = self.tensor_keys
         batch = self._with_advantages(batch)
         batch, dist = self._after_actor(batch)
@@ -196,14 +185,14 @@ class ClipPPOLoss(LeanLoss):
 
         target = read(batch, keys.value_target, (1,)).squeeze(-1)
         with self._apart(self.critic_network, self.actor_network):
-            value = self._value(self.critic_network, batch, keys.value)
+            value = self.value_of(self.critic_network, batch, keys.value)
         loss_critic = distance(value, target, self.loss_function)
         if self.clips_value:
             old = read(batch, keys.value, (1,)).squeeze(-1)
             near = old + (value - old).clamp(-self.clip_value, self.clip_value)
             loss_critic = torch.maximum(loss_critic, distance(near, target, self.loss_function))
 
-        entropy = self._entropy(dist, batch)
+        entropy = entropy_of(dist, batch, self.samples_mc_entropy)
         (low, high), gone = self._clip, ratio - 1
         rows = {
             "loss_objective": clipped_objective(ratio, advantage, low, high),
@@ -238,7 +227,7 @@ class ClipPPOLoss(LeanLoss):
             for next_step, key in ((False, keys.value), (True, step_key(keys.value))):
                 if batch.get(key, None) is None:
                     network, name = self.critic_network, keys.value
-                    value = self._value(network, batch, name, next_step=next_step)
+                    value = self.value_of(network, batch, name, next_step=next_step)
                     batch.set(key, value.unsqueeze(-1))
             return self.value_estimator(batch)
 
@@ -251,15 +240,3 @@ class ClipPPOLoss(LeanLoss):
         dist = actor.get_dist(inside)
         hidden = inside.select(*critic.in_keys, strict=False)
         return batch.copy().update(hidden.detach() if self.separate_losses else hidden), dist
-
-    def _entropy(self, dist: Distribution, batch: TensorDictBase) -> Tensor:
-        """The entropy, ``(batch,)``; by samples where there is no closed form."""
-        if isinstance(dist, CompositeDistribution):
-            parts = [self._entropy(part, batch) for part in dist.dists.values()]
-            return sum_of_parts(parts, batch)
-        try:
-            return sum_of_parts([dist.entropy()], batch)
-        except NotImplementedError:
-            draw = dist.rsample if dist.has_rsample else dist.sample
-            log_prob = dist.log_prob(draw(torch.Size([self.samples_mc_entropy])))
-            return sum_of_parts([-log_prob.mean(0)], batch)

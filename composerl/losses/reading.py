@@ -5,21 +5,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import (
-    CompositeDistribution,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
 )
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution
-from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical
+from torch.distributions import Distribution
 
 __all__ = [
     "action_index",
-    "action_log_prob",
+    "allowed",
     "as_pair",
     "blank",
     "call_network",
@@ -29,9 +26,7 @@ __all__ = [
     "inputs_of",
     "network_inputs",
     "read",
-    "several",
     "step_key",
-    "sum_of_parts",
 ]
 
 
@@ -134,8 +129,15 @@ def evaluate(
 
 
 def _without_parameters(module: nn.Module) -> Callable[..., Any]:
-    tensors = {name: p.detach() for name, p in module.named_parameters()}
-    return lambda *arguments: torch.func.functional_call(module, tensors, arguments)
+    if torch.compiler.is_compiling():
+        tensors = {name: p.detach() for name, p in module.named_parameters()}
+        return lambda *arguments: torch.func.functional_call(module, tensors, arguments)
+
+    def call(*arguments: Any) -> Any:
+        with frozen(module.parameters()):
+            return module(*arguments)
+
+    return call
 
 
 @contextmanager
@@ -215,33 +217,18 @@ def action_index(action: Tensor, number: int, batch_size: torch.Size, key: Neste
     )
 
 
-def several(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
-    """The keys of an action of parts, or of one without."""
-    return keys if isinstance(keys, list) else [keys]
+def allowed(values: Tensor, batch: TensorDictBase, key: NestedKey) -> Tensor:
+    """Values ``(batch, actions)`` with minus infinity where the batch's mask forbids the action.
 
-
-def sum_of_parts(parts: Iterable[Tensor], batch: TensorDictBase) -> Tensor:
-    """Log-probabilities or entropies of the parts of an action, summed to ``(batch,)``."""
-    size = batch.batch_size
-    first, *others = (x if x.shape == size else x.reshape(*size, -1).sum(-1) for x in parts)
-    for other in others:
-        first = first + other
-    return first
-
-
-def action_log_prob(dist: Distribution, batch: TensorDictBase, key: NestedKey) -> Tensor:
-    """Log-probability of the batch's actions, ``(batch,)``; integers and one-hot are both read."""
-    if isinstance(dist, CompositeDistribution):
-        log_prob = dist.log_prob(batch.select(*several(key)))
-        parts = [log_prob] if isinstance(log_prob, Tensor) else log_prob.values(True, True)
-        return sum_of_parts(parts, batch)
-    action = read(batch, key)
-    if isinstance(dist, Categorical):
-        # A masked one may hold the logits of what is allowed alone.
-        number = getattr(dist, "num_samples", dist.logits.shape[-1])
-        action = action_index(action, number, batch.batch_size, key)
-        if isinstance(dist, (OneHotCategorical, MaskedOneHotCategorical)):
-            action = F.one_hot(action, number)
-    elif action.shape != (shape := (*dist.batch_shape, *dist.event_shape)):
-        raise ValueError(f"entry {key!r} must have shape {tuple(shape)}, got {tuple(action.shape)}")
-    return dist.log_prob(action).reshape(batch.batch_size)
+    Without a mask they are what they were, and so is a row that allows nothing: an episode is over
+    there, and what follows it counts for nothing.
+    """
+    mask = batch.get(key, None)
+    if mask is None:
+        return values
+    if mask.shape != values.shape or mask.dtype != torch.bool:
+        raise ValueError(
+            f"entry {key!r} must be bool of shape {tuple(values.shape)}, true where an action is "
+            f"allowed; got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    return values.masked_fill(mask.logical_not() & mask.any(-1, keepdim=True), -torch.inf)

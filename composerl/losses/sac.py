@@ -1,6 +1,5 @@
 """Soft actor-critic."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -8,12 +7,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
-from torchrl.data import Composite, TensorSpec
-from torchrl.modules import TanhNormal
+from torchrl.data import TensorSpec
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import (
@@ -21,28 +18,22 @@ from composerl.losses.arguments import (
     bounds,
     check_number,
     independent_copies,
+    least_entropy,
     spec_of_action,
 )
-from composerl.losses.common import LeanLoss, TransitionKeys
+from composerl.losses.common import RowLoss, TransitionKeys
+from composerl.losses.distributions import is_squashed, squashed_sample
 from composerl.losses.functional import distance
-from composerl.losses.reading import (
-    as_pair,
-    call_network,
-    distribution,
-    frozen,
-    network_inputs,
-    read,
-)
+from composerl.losses.pure_sac import sac_loss
+from composerl.losses.reading import call_network, distribution, network_inputs, read
 
-__all__ = ["SACLoss", "squashed_sample"]
+__all__ = ["SACLoss"]
 
 #: Rows that a critic evaluates at a time: their activations stay in the cache.
 CHUNK = 1024
-#: Per dimension, what the log-density of a squashed Gaussian loses whatever is drawn.
-_SQUASHED = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
 
 
-class SACLoss(LeanLoss):
+class SACLoss(RowLoss):
     r"""Soft actor-critic with twin critics and an automatic temperature.
 
     Paper: Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905. With target networks
@@ -136,24 +127,24 @@ class SACLoss(LeanLoss):
         most = inf if max_alpha is None else max_alpha
         self.alpha_range = (least, check_number("max_alpha", most, f"[{least}, inf]"))
         self.actor_network = actor_network
-        self._make_target("actor_network", delayed=self.delay_actor)
+        self.make_target("actor_network", delayed=self.delay_actor)
         self.value_network = value_network
         if value_network is not None:
-            self._make_target("value_network", delayed=self.delay_value)
+            self.make_target("value_network", delayed=self.delay_value)
         self.qvalue_network = independent_copies(qvalue_network, num_qvalue_nets)
-        self._make_target("qvalue_network", delayed=self.delay_qvalue)
+        self.make_target("qvalue_network", delayed=self.delay_qvalue)
         self.num_qvalue_nets = num_qvalue_nets
         self.fixed_alpha = fixed_alpha
-        self._name_action(actor_network)
+        self.name_action(actor_network)
         spec = spec_of_action(actor_network, action_spec, self.tensor_keys.action)
         if target_entropy is None or target_entropy == "auto":
-            entropy = _least_entropy(spec)
+            entropy = least_entropy(spec)
         else:
             entropy = target_entropy
         low, high = bounds(spec) or (None, None)
         self.register_buffer("low", low)
         self.register_buffer("high", high)
-        self._squashed = _is_squashed(actor_network, low, high)
+        self._squashed = is_squashed(actor_network, low, high)
         self.coefficient("target_entropy", entropy, "(-inf, inf)")
         log_alpha = torch.tensor(float(alpha_init)).log()
         if fixed_alpha:
@@ -165,33 +156,32 @@ class SACLoss(LeanLoss):
         self.out_keys += [] if value_network is None else ["loss_value"]
         self.make_value_estimator(gamma=gamma)
 
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         networks = [self.actor_network, *self.qvalue_network]
         if self.value_network is None:
-            return self._transition_keys(networks, networks)
-        return self._transition_keys([*networks, self.value_network], [self.value_network])
+            return self.transition_keys(networks, networks)
+        return self.transition_keys([*networks, self.value_network], [self.value_network])
 
-    def _rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
+    def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
         action = self._data_action(batch)
         new_action, log_prob = self._act(batch)
         alpha = self._alpha
         with torch.no_grad():
-            target = self._target(batch, self._next_value(batch, alpha))
+            target = self.td_target(batch, self._next_value(batch, alpha))
 
         with self._apart(self.qvalue_network, self.actor_network, self.value_network):
             q = self._q(self.qvalue_network, batch, action)
-        rows = {
-            "loss_actor": alpha * log_prob - self._gain(batch, new_action),
-            **self._critic_rows(q, target),
-            **self._temperature_rows(log_prob),
-            "alpha": alpha,
-        }
+        rows = sac_loss(
+            q, target, self._policy_q(batch, new_action), log_prob, self.log_alpha,
+            target_entropy=self._tuned_to, loss_function=self.loss_function,
+        )  # fmt: skip
+        rows = {**self._prioritized(rows), "alpha": alpha}
         if self.value_network is not None:
             with torch.no_grad():
                 worth = self._q(self.target_qvalue_network, batch, new_action).amin(0)
                 worth = worth - alpha * log_prob
             with self._apart(self.value_network, self.actor_network):
-                value = self._value(self.value_network, batch, self.tensor_keys.value)
+                value = self.value_of(self.value_network, batch, self.tensor_keys.value)
             rows["loss_value"] = distance(value, worth, self.loss_function)
         return rows
 
@@ -199,7 +189,7 @@ class SACLoss(LeanLoss):
         """Value of s' ``(batch,)``."""
         if self.value_network is not None:
             network, key = self.target_value_network, self.tensor_keys.value
-            return self._value(network, batch, key, next_step=True)
+            return self.value_of(network, batch, key, next_step=True)
         action, log_prob = self._act(batch, next_step=True)
         q = self._q(self.target_qvalue_network, batch, action, next_step=True)
         return q.amin(0) - alpha * log_prob
@@ -213,29 +203,22 @@ class SACLoss(LeanLoss):
             self.log_alpha.data.clamp_(least, most)
         return self.log_alpha.detach().exp()
 
-    def _target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
+    def td_target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
         if self.skip_done_states:
             done = read(batch, ("next", self.tensor_keys.done), (1,)).squeeze(-1)
             next_value = next_value.masked_fill(done, 0.0)
-        return super()._target(batch, next_value)
+        return super().td_target(batch, next_value)
 
     def _data_action(self, batch: TensorDictBase) -> Tensor:
         return read(batch, self.tensor_keys.action, None if self.low is None else self.low.shape)
 
-    def _temperature_rows(self, log_prob: Tensor) -> dict[str, Tensor]:
-        """The loss of the temperature, unless it is fixed, and the entropy."""
-        if self.fixed_alpha:
-            return {"entropy": -log_prob}
-        loss_alpha = -self.log_alpha * (log_prob.detach() + self.target_entropy)
-        return {"loss_alpha": loss_alpha, "entropy": -log_prob}
+    @property
+    def _tuned_to(self) -> Tensor | None:
+        return None if self.fixed_alpha else self.target_entropy
 
-    def _gain(self, batch: TensorDictBase, action: Tensor) -> Tensor:
-        """What the actor climbs ``(batch,)``: the least critic, whose weights stay out of it."""
-        networks = self.qvalue_network
-        if torch.compiler.is_compiling():
-            return self._q(networks, batch, action, frozen=True).amin(0)
-        with frozen(networks.parameters()):
-            return self._q(networks, batch, action).amin(0)
+    def _policy_q(self, batch: TensorDictBase, action: Tensor) -> Tensor:
+        """What the actor climbs ``(critics, batch)``; the critics' weights stay out of it."""
+        return self._q(self.qvalue_network, batch, action, frozen=True)
 
     def _act(self, batch: TensorDictBase, *, next_step: bool = False) -> tuple[Tensor, Tensor]:
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
@@ -268,54 +251,3 @@ class SACLoss(LeanLoss):
         values = [[value(network, part) for part in parts] for network in networks]
         every = [torch.cat(one) if len(one) > 1 else one[0] for one in values]
         return torch.stack(every).squeeze(-1)
-
-
-def squashed_sample(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    r"""A reparametrised sample of a tanh-squashed Gaussian, and its log-probability.
-
-    :math:`a = m + h \tanh u` with :math:`u \sim N(loc, scale)`, middle m and half range h of the
-    box: :math:`\log p(a) = \sum \log N(u) - \log h - \log(1 - \tanh^2 u)`, with the last logarithm
-    as :math:`2 (\log 2 - u - softplus(-2u))`, which stays finite where tanh is 1 to rounding. The
-    same as TorchRL's ``TanhNormal``, at a third of its cost.
-
-    Args:
-        loc: ``(batch, action)``, like ``scale``, the deviation. Gradients flow through both.
-        low: bounds of the actions, ``(action,)``, like ``high``.
-
-    Returns: actions ``(batch, action)`` and log-probabilities ``(batch,)``.
-    """
-    noise = torch.randn_like(loc)
-    u = torch.addcmul(loc, scale, noise)
-    half = 0.5 * (high - low)
-    constant = half.log().sum() + half.numel() * _SQUASHED
-    rows = 2 * (u + F.softplus(-2 * u)) - scale.log() - 0.5 * noise.square()
-    return torch.addcmul(low + half, half, u.tanh()), rows.sum(-1) - constant
-
-
-def _least_entropy(spec: TensorSpec | None) -> float:
-    """Minus the dimension, or less in a small box: entropy is measured in its units."""
-    if spec is None:
-        raise ValueError("the size of an action is unknown: pass an action_spec")
-    if isinstance(spec, Composite):
-        return sum(map(_least_entropy, spec.values(True, True)))
-    low, high = bounds(spec) or (-torch.ones(spec.shape), torch.ones(spec.shape))
-    return -low.numel() + min(0.0, ((high - low) / 2).log().sum().item())
-
-
-def _is_squashed(
-    actor: ProbabilisticTensorDictSequential, low: Tensor | None, high: Tensor | None
-) -> bool:
-    """Whether the actor is one network and a plain TanhNormal over this box on top of it."""
-    pair = as_pair(actor)
-    if pair is None or low is None or high is None:
-        return False
-    network, head = pair
-    options = dict(head.distribution_kwargs)
-    return (
-        head.distribution_class is TanhNormal
-        and list(head.in_keys) == list(network.out_keys) == ["loc", "scale"]
-        and not options.pop("tanh_loc", False)
-        and torch.equal(torch.as_tensor(options.pop("low", -1.0)).expand_as(low), low)
-        and torch.equal(torch.as_tensor(options.pop("high", 1.0)).expand_as(high), high)
-        and not options
-    )

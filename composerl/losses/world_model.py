@@ -10,7 +10,7 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.common import LeanLoss, RowKeys
+from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
 from composerl.losses.reading import action_index, blank, read
 
@@ -29,7 +29,7 @@ class _Fit(NamedTuple):
     terminal: Tensor
 
 
-class WorldModelLoss(LeanLoss):
+class WorldModelLoss(RowLoss):
     r"""Fits DreamerV3's world model to sequences of records.
 
     Paper: Hafner et al. 2023, https://arxiv.org/abs/2301.04104. A record t is (action *before* it,
@@ -123,7 +123,7 @@ class WorldModelLoss(LeanLoss):
         self.coefficient("representation_scale", representation_scale, "[0, inf)")
         self.register_buffer("bins", symexp_bins())
 
-    def _reads(self) -> list[NestedKey]:
+    def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
         return [keys.observation, keys.action, keys.reward, keys.first, keys.terminal]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from composerl.losses.arguments import action_box, check_whole
-from composerl.losses.functional import gumbel_rescale_loss
 from composerl.losses.iql import IQLLoss
+from composerl.losses.pure import xql_loss
 from composerl.losses.reading import call_network, read
 
 __all__ = ["XQLLoss"]
@@ -82,19 +82,23 @@ class XQLLoss(IQLLoss):
         self.coefficient("loss_temperature", loss_temperature)
         self.coefficient("max_value_diff_exp", max_value_diff_exp)
 
-    def _value_loss(
-        self, batch: TensorDictBase, min_q: Tensor, advantage: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def _losses(
+        self, batch: TensorDictBase, mask: Tensor | None, values: tuple[Tensor, ...]
+    ) -> dict[str, Tensor]:
         if self.vanilla_value_loss:
-            return super()._value_loss(batch, min_q, advantage, mask)
-        beta, limit = self.loss_temperature, self.max_value_diff_exp
-        if not self._perturbed:
-            return gumbel_rescale_loss(advantage, beta, limit, mask)
-        with torch.no_grad():
-            shift = self._other_q(batch) - min_q
-        every = None if mask is None else mask.expand_as(shift)
-        return gumbel_rescale_loss(advantage + shift, beta, limit, every).mean(0)
+            return super()._losses(batch, mask, values)
+        return xql_loss(
+            *values,
+            sampled_q=self._other_q(batch) if self._perturbed else None,
+            mask=mask,
+            temperature=self.temperature,
+            loss_temperature=self.loss_temperature,
+            max_value_diff_exp=self.max_value_diff_exp,
+            max_advantage_weight=self.max_advantage_weight,
+            loss_function=self.loss_function,
+        )
 
+    @torch.no_grad()
     def _other_q(self, batch: TensorDictBase) -> Tensor:
         """The smallest target critic at noisy and at random actions, ``(1 + k, batch)``."""
         key = self.tensor_keys.action

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
         value,
     )
     from composerl.modules.building import build
+    from composerl.modules.deterministic import (
+        DeterministicActor,
+        QActor,
+        deterministic_actor,
+        q_network,
+    )
     from composerl.modules.discriminators import Discriminator, RunningNormalize, discriminator
     from composerl.modules.dreamer import DreamerActor, dreamer_actor, dreamer_critic
     from composerl.modules.dynamics import Ensemble, ensemble

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torchrl.data import tensor_specs as specs
 from torchrl.envs import EnvBase
-from torchrl.modules import IndependentNormal, ProbabilisticActor, TanhNormal
+from torchrl.modules import IndependentNormal, MaskedCategorical, ProbabilisticActor, TanhNormal
 from typing_extensions import Unpack
 
+from composerl.envs.masks import MASK
 from composerl.envs.spaces import Spaces
 from composerl.modules.mlp import MLP, Head, Layers, Normalize, ObsStats
 
@@ -30,16 +31,16 @@ class Actor(ProbabilisticActor):
 
     description: dict[str, Any]
 
-    def greedy(self, observation: Tensor) -> Tensor:
-        """The deterministic action for a batch of observations, ``(batch, action)``."""
-        return self.module[0].module.greedy(observation)
+    def greedy(self, *seen: Tensor) -> Tensor:
+        """The deterministic action ``(batch, action)`` for a batch of the ``in_keys``."""
+        return self.module[0].module.greedy(*seen)
 
-    def explore(self, observation: Tensor) -> Tensor:
-        """A random action for a batch of observations, ``(batch, action)``, within the bounds."""
-        return self.module[0].module.explore(observation)
+    def explore(self, *seen: Tensor) -> Tensor:
+        """A random action for a batch of the ``in_keys``, ``(batch, action)``, within bounds."""
+        return self.module[0].module.explore(*seen)
 
 
-class _BoxHead(Head):
+class BoxHead(Head):
     """Observation -> (loc, scale); subclasses say how loc becomes an action."""
 
     middle: Tensor
@@ -55,7 +56,7 @@ class _BoxHead(Head):
         return torch.addcmul(self.middle, x.tanh(), self.half_range)
 
 
-class _GaussianHead(_BoxHead):
+class _GaussianHead(BoxHead):
     """Squashed mean, one learned standard deviation per action dimension."""
 
     def __init__(self, spaces: Spaces, trunk: MLP, normalize: ObsStats) -> None:
@@ -76,7 +77,7 @@ class _GaussianHead(_BoxHead):
         return action.clamp(self.middle - self.half_range, self.middle + self.half_range)
 
 
-class _TanhGaussianHead(_BoxHead):
+class _TanhGaussianHead(BoxHead):
     """Mean and standard deviation of the Gaussian before the tanh."""
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +98,15 @@ class _CategoricalHead(Head):
     def forward(self, observation: Tensor) -> Tensor:
         return self.features(observation)
 
-    def greedy(self, observation: Tensor) -> Tensor:
-        return self(observation).argmax(-1)
-
-    def explore(self, observation: Tensor) -> Tensor:
+    def allowed(self, observation: Tensor, mask: Tensor | None) -> Tensor:
         logits = self(observation)
+        return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
+
+    def greedy(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.allowed(observation, mask).argmax(-1)
+
+    def explore(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits = self.allowed(observation, mask)
         # The largest of logits plus Gumbel noise is a sample, without a softmax and its checks.
         return (logits - torch.empty_like(logits).exponential_().log_()).argmax(-1)
 
@@ -155,12 +160,15 @@ def categorical_actor(
     """A probability for each discrete action; the policy of PPO and GAIL.
 
     Actions are integers ``(batch,)``. With orthogonal initialisation the last layer starts small,
-    so that all actions are about equally likely.
+    so that all actions are about equally likely. Where the environment masks its actions, the
+    actor also reads ``action_mask``, and its distribution is TorchRL's ``MaskedCategorical``.
     """
     spaces = Spaces.of(env).require_discrete("categorical_actor")
     trunk = MLP(spaces.obs_dim, spaces.action_dim, hidden, activation=activation,
                 layer_norm=layer_norm, init=init, out_gain=0.01)  # fmt: skip
     head = _CategoricalHead(spaces, trunk, normalize)
+    if spaces.masked:
+        return _actor("categorical_actor", head, spaces, MaskedCategorical)
     return _actor("categorical_actor", head, spaces, Categorical, validate_args=False)
 
 
@@ -168,13 +176,15 @@ def _actor(
     factory: str, head: Head, spaces: Spaces, distribution: type[Distribution], **options: Any
 ) -> Actor:
     """A head with a distribution on top, which says by what ``factory`` it was made."""
-    names, spec = ["logits"], specs.Categorical(spaces.action_dim)
+    names: list[str] = ["logits"]
+    spec: specs.TensorSpec = specs.Categorical(spaces.action_dim)
     if not spaces.discrete:
         low, high = torch.tensor(spaces.low), torch.tensor(spaces.high)
         names, spec = ["loc", "scale"], specs.Bounded(low, high)
     module = TensorDictModule(head, in_keys=["observation"], out_keys=names)
+    inputs = {"logits": "logits", "mask": MASK} if spaces.masked else names
     actor = Actor(
-        module, names, spec=spec, distribution_class=distribution, distribution_kwargs=options
+        module, inputs, spec=spec, distribution_class=distribution, distribution_kwargs=options
     )
     arguments = {**head.trunk.arguments, "normalize": head.normalize is not None}
     actor.description = {"factory": factory, "spaces": spaces.to_json(), "arguments": arguments}

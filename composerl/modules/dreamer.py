@@ -148,6 +148,8 @@ class DreamerActor(TensorDictModuleBase):
 def dreamer_actor(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> DreamerActor:
     """Dreamer's policy, with the :func:`~composerl.modules.world_model` that it acts on."""
     spaces = Spaces.of(env).require_discrete("dreamer_actor")
+    if spaces.masked:
+        raise ValueError("dreamer_actor does not read action masks, which this environment has")
     numbers = world_size(size)
     world = WorldModel(spaces.obs_shape, spaces.action_dim, numbers)
     head = _ActorHead(world.feature_dim, spaces.action_dim, numbers["units"], numbers["layers"])

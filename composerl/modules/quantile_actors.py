@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, exploration_type
 from typing_extensions import Unpack
 
+from composerl.envs.masks import MASK, random_allowed
 from composerl.envs.spaces import Spaces
 from composerl.modules.quantile import FractionProposal, QuantileNetwork, Shape, check_count
 
@@ -32,14 +33,19 @@ class _Policy(nn.Module):
     def action_values(self, observation: Tensor, *, sample: bool) -> Tensor:
         return self.distribution(observation, sample=sample)["quantiles"].mean(-1)
 
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         sample = exploration_type() == ExplorationType.RANDOM
-        values = self.action_values(observation, sample=sample)
-        action = values.argmax(-1)
-        return (self.perturb(action, values.shape[-1]) if sample else action), values
+        return self.act(observation, mask, sample=sample)
 
-    def perturb(self, action: Tensor, number: int) -> Tensor:
-        other = torch.randint_like(action, number)
+    def act(
+        self, observation: Tensor, mask: Tensor | None, *, sample: bool
+    ) -> tuple[Tensor, Tensor]:
+        values = self.action_values(observation, sample=sample)
+        action = best_allowed(values, mask)
+        return (self.perturb(action, values.shape[-1], mask) if sample else action), values
+
+    def perturb(self, action: Tensor, number: int, mask: Tensor | None) -> Tensor:
+        other = torch.randint_like(action, number) if mask is None else random_allowed(mask)
         chance = torch.rand(action.shape, device=action.device)
         return torch.where(chance < self.epsilon, other, action)
 
@@ -87,14 +93,17 @@ class QuantileActor(TensorDictModule):
     """The policy of a quantile network: ``observation -> action, action_value``.
 
     As a TensorDictModule it explores under ``ExplorationType.RANDOM`` (which collectors set) and
-    is deterministic otherwise; actions are integers.
+    is deterministic otherwise; actions are integers. Where the environment masks its actions, it
+    also reads ``action_mask``, ``(batch, actions)``, and takes allowed ones only.
 
     Attributes:
         description: JSON from which :func:`composerl.modules.build` makes an equal network.
     """
 
     def __init__(self, policy: nn.Module, description: dict[str, Any]) -> None:
-        super().__init__(policy, in_keys=["observation"], out_keys=["action", "action_value"])
+        masked = [MASK] if description["spaces"].get("masked") else []
+        in_keys, out_keys = ["observation", *masked], ["action", "action_value"]
+        super().__init__(policy, in_keys=in_keys, out_keys=out_keys)
         self.description = description
 
     @property
@@ -119,15 +128,14 @@ class QuantileActor(TensorDictModule):
         self.module.epsilon = value
 
     @torch.no_grad()
-    def greedy(self, observation: Tensor) -> Tensor:
+    def greedy(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
         """The deterministic action for a batch of observations, int64 ``(batch,)``."""
-        return self.module.action_values(observation, sample=False).argmax(-1)
+        return self.module.act(observation, mask, sample=False)[0]
 
     @torch.no_grad()
-    def explore(self, observation: Tensor) -> Tensor:
+    def explore(self, observation: Tensor, mask: Tensor | None = None) -> Tensor:
         """Epsilon-greedy actions ``(batch,)``; random numbers come from torch's generator."""
-        values = self.module.action_values(observation, sample=True)
-        return self.module.perturb(values.argmax(-1), values.shape[-1])
+        return self.module.act(observation, mask, sample=True)[0]
 
     @torch.no_grad()
     def distribution(self, observation: Tensor) -> TensorDict:
@@ -138,6 +146,11 @@ class QuantileActor(TensorDictModule):
         """
         out = self.module.distribution(observation, sample=False)
         return TensorDict(out, out["taus"].shape[:-1])
+
+
+def best_allowed(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The action of the largest value ``(batch, actions)``, of those that a mask allows."""
+    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
 
 
 def iqn_network(

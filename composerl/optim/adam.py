@@ -2,9 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torchrl.objectives import LossModule
+
+from composerl._files import cache_dir
 
 __all__ = ["FusedAdam", "GraphStep", "adam_state", "clip_factor", "total"]
 
@@ -44,14 +46,29 @@ class FusedAdam(Adam):
                 continue
             states = [adam_state(self, p) for p in params]
             steps = [state["step"] for state in states]
-            # On the CPU a Python 1 would be wrapped into a tensor for each of the steps.
-            torch._foreach_add_(steps, _ONE if steps[0].is_cpu else 1.0)
+            if len(params) == len(group["params"]):
+                steps = _count(states, steps)
+            else:
+                # On the CPU a Python 1 would be wrapped into a tensor for each of the steps.
+                torch._foreach_add_(steps, _ONE if steps[0].is_cpu else 1.0)
             grads = [p.grad for p in params]
             means, squares = ([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq"))
             names = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
             options = dict(zip(("beta1", "beta2"), group["betas"], strict=True))
             options |= {name: group[name] for name in names}
             torch._fused_adam_(params, grads, means, squares, [], steps, **options)
+
+
+def _count(states: list[dict[str, Tensor]], steps: list[Tensor]) -> list[Tensor]:
+    """Add 1 to all steps at once, of which views of one tensor are made if they are not yet."""
+    whole = steps[0]._base
+    if whole is None or len(whole) != len(steps) or any(s._base is not whole for s in steps):
+        whole = torch.stack(steps)
+        steps = list(whole.unbind())
+        for state, step in zip(states, steps, strict=True):
+            state["step"] = step
+    whole.add_(1.0)
+    return steps
 
 
 def adam_state(optimizer: Optimizer, p: torch.nn.Parameter) -> dict[str, torch.Tensor]:
@@ -86,6 +103,7 @@ class _AdamGroup:
 
     group: dict[str, Any]
     optimizer: Optimizer
+    turn: int
     steps: int = 0
     step_size: Tensor = field(default_factory=lambda: torch.zeros(()))
     root: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -114,49 +132,77 @@ class _AdamGroup:
 
 @dataclass(eq=False, repr=False)
 class GraphStep:
-    """Calls the compiled update; optimizers other than plain Adam and AdamW step after it."""
+    """Calls the compiled update; optimizers other than plain Adam and AdamW step after it.
+
+    It is told which turns are ``due``: each such choice has a graph of its own, in which the
+    parameters of other turns do not move.
+    """
 
     loss: LossModule
     parameters: Sequence[nn.Parameter]
+    turns: Sequence[int]
     optimizers: Sequence[Optimizer]
     max_grad_norm: float | None
-    move_targets: Callable[[], None]
+    move_targets: Callable[[Sequence[bool]], None]
 
     def __post_init__(self) -> None:
         # The cache must outlive the process: compiling takes half a minute, loading seconds.
-        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "composerl" / "inductor"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
         import torch._dynamo
 
         torch._dynamo.config.trace_autograd_ops = True
         self._inside = [opt for opt in self.optimizers if _is_simple_adam(opt)]
         self._after = [opt for opt in self.optimizers if opt not in self._inside]
         self.rebind()
-        self._compiled = torch.compile(self._step, fullgraph=True)
+        # Looked up now: the first call would be compiled for keys that are still to be listed.
+        getattr(self.loss, "in_keys", None)
+        # Never for sizes in general: whether it came to that would depend on what was seen before,
+        # which a resumed run has not.
+        self._compiled = torch.compile(self._step, fullgraph=True, dynamic=False)
+        self.rows = 0
 
     def rebind(self) -> None:
         """Look the optimizers' groups and state up again, after they have been loaded."""
         groups: dict[nn.Parameter, _AdamGroup] = {}
+        turns = dict(zip(self.parameters, self.turns, strict=True))
         for optimizer in self._inside:
             for group in optimizer.param_groups:
-                adam = _AdamGroup(group, optimizer)
+                adams = {turn: _AdamGroup(group, optimizer, turn) for turn in self.turns}
                 for p in group["params"]:
-                    groups[p] = adam
+                    groups[p] = adam = adams[turns.get(p, 0)]
                     adam.steps = max(adam.steps, int(adam_state(optimizer, p)["step"]))
         self._groups = [groups.get(p) for p in self.parameters]
 
-    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """One step."""
+    def takes(self, batch: TensorDictBase) -> bool:
+        """Whether the batch is not smaller than the largest so far, for which there is a graph."""
+        self.rows = max(self.rows, rows := batch.numel())
+        return rows == self.rows
+
+    @contextmanager
+    def paused(self, due: Sequence[bool]) -> Iterator[None]:
+        """A context for one step of the turns that are due that is made without the graph."""
+        self.write_steps()
+        yield
+        self._advance(due)
+        for p in self.parameters:
+            p.grad = None  # the graph was traced without
+
+    def _advance(self, due: Sequence[bool]) -> None:
         for adam in {id(adam): adam for adam in self._groups if adam is not None}.values():
-            adam.advance()
-        metrics, grads = self._compiled(batch)
+            if due[adam.turn]:
+                adam.advance()
+
+    def __call__(self, batch: TensorDictBase, due: tuple[bool, ...]) -> dict[str, Tensor]:
+        """One step of the turns that are due."""
+        self._advance(due)
+        metrics, grads = self._compiled(batch, due)
         if self._after:
             for p, grad in zip(self.parameters, grads, strict=True):
                 p.grad = grad
             for optimizer in self._after:
                 optimizer.step()
                 optimizer.zero_grad()
-            self.move_targets()
+            self.move_targets(due)
         return metrics
 
     def write_steps(self) -> None:
@@ -165,9 +211,13 @@ class GraphStep:
             if adam is not None:
                 adam.optimizer.state[p]["step"].fill_(adam.steps)
 
-    def _step(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+    def _step(
+        self, batch: TensorDictBase, due: tuple[bool, ...]
+    ) -> tuple[dict[str, Tensor], list[Tensor | None]]:
         out = self.loss(batch)
-        grads = list(torch.autograd.grad(total(out), self.parameters, allow_unused=True))
+        moved = [p for p, turn in zip(self.parameters, self.turns, strict=True) if due[turn]]
+        found = iter(torch.autograd.grad(total(out), moved, allow_unused=True))
+        grads = [next(found) if due[turn] else None for turn in self.turns]
         rest: list[Tensor | None] = []
         with torch.no_grad():
             norm = torch.stack([g.norm() for g in grads if g is not None]).norm()
@@ -181,7 +231,7 @@ class GraphStep:
                 # These optimizers step outside, and the targets must wait for their weights.
                 rest = [g if a is None else None for g, a in zip(grads, self._groups, strict=True)]
             else:
-                self.move_targets()
+                self.move_targets(due)
         return {key: value.detach() for key, value in out.items()} | {"grad_norm": norm}, rest
 
 

@@ -1,17 +1,14 @@
-"""What the numbers of a loss must do: reductions, masks, weights, gradients, targets.
+"""What the numbers of a loss must do: reductions, masks, weights, gradients, targets."""
 
-Also what all checks share: calls that can be repeated, and comparisons that say of what.
-"""
-
-from collections.abc import Callable
 from copy import deepcopy
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 from torchrl.objectives import HardUpdate, LossModule, SoftUpdate, ValueEstimators
 
-__all__ = ["CHECKS", "assert_close", "call", "error_of", "minimised"]
+from composerl.testing.checks import assert_close, needs
+
+__all__ = ["NUMBERS", "call", "minimised"]
 
 MASK = ("collector", "mask")
 
@@ -24,22 +21,8 @@ def call(loss: LossModule, batch: TensorDictBase, seed: int = 0) -> TensorDictBa
 
 
 def minimised(out: TensorDictBase) -> list[str]:
-    """The outputs named ``loss_*``."""
-    return [key for key in out.keys() if key.startswith("loss_")]  # noqa: SIM118
-
-
-def assert_close(a: Tensor, b: Tensor, what: str, tolerance: float = 1e-5) -> None:
-    """An AssertionError that begins with ``what`` if the two differ."""
-    assert torch.allclose(a, b, rtol=tolerance, atol=tolerance), f"{what}: {a} != {b}"
-
-
-def error_of(call: Callable[[], object]) -> str:
-    """The message of the error that a call ends in, empty if there is none."""
-    try:
-        call()
-    except (ValueError, RuntimeError, KeyError) as error:
-        return str(error)
-    return ""
+    """The outputs named ``loss_*``, or ``loss`` as a few of TorchRL's losses say."""
+    return [key for key in out.keys() if key.startswith("loss_") or key == "loss"]  # noqa: SIM118
 
 
 def _reductions(loss: LossModule, batch: TensorDict) -> None:
@@ -73,8 +56,8 @@ def _mask(loss: LossModule, batch: TensorDict) -> None:
             expected = out
     for key in minimised(expected):
         assert_close(out[key], expected[key], f"{key} with NaN in rows masked by {MASK}")
-    for a, b in zip(*gradients, strict=True):
-        assert_close(a, b, f"a gradient with NaN in rows masked by {MASK}")
+    for expected_gradient, gradient in zip(*gradients, strict=True):
+        assert_close(gradient, expected_gradient, f"a gradient with NaN in rows masked by {MASK}")
     loss.reduction = "none"
     rows = call(loss, batch)
     for key in minimised(rows):
@@ -98,8 +81,7 @@ def _weights(loss: LossModule, batch: TensorDict) -> None:
 
 
 def _priority(loss: LossModule, batch: TensorDict) -> None:
-    if not hasattr(loss.tensor_keys, "priority"):
-        return
+    needs(hasattr(loss.tensor_keys, "priority"), "a priority")
     loss.set_keys(priority="my_priority")
     loss(batch)
     priority = batch.get("my_priority", None)
@@ -129,8 +111,7 @@ def _gradients(loss: LossModule, batch: TensorDict) -> None:
 
 def _targets(loss: LossModule, batch: TensorDict) -> None:
     names = [n for n, _ in loss.named_children() if n.startswith("target_") and "_params" in n]
-    if not names:
-        return
+    needs(names, "target networks")
     trained = {id(p) for p in loss.parameters()}
     for name in names:
         for key, value in getattr(loss, name).items(True, True):
@@ -155,8 +136,7 @@ def _targets(loss: LossModule, batch: TensorDict) -> None:
 
 
 def _value_estimator(loss: LossModule, batch: TensorDict) -> None:
-    if loss.default_value_estimator is None:
-        return
+    needs(loss.default_value_estimator is not None, "a value estimator")
     assert loss.make_value_estimator(ValueEstimators.TD0, gamma=0.5) is loss, (
         "make_value_estimator must return self"
     )
@@ -168,4 +148,12 @@ def _value_estimator(loss: LossModule, batch: TensorDict) -> None:
     assert changed, "make_value_estimator(gamma=...) changes no loss"
 
 
-CHECKS = (_reductions, _mask, _weights, _priority, _gradients, _targets, _value_estimator)
+NUMBERS = {
+    "reductions": _reductions,
+    "mask": _mask,
+    "weights": _weights,
+    "priority": _priority,
+    "gradients": _gradients,
+    "targets": _targets,
+    "value_estimator": _value_estimator,
+}

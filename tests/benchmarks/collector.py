@@ -1,21 +1,21 @@
-"""Environment steps: TorchRL's Collector, ours, and a loop written by hand; one thread, CPU time.
+"""Environment steps: loops written by hand, ours, TorchRL's; CPU microseconds of a step.
 
-The hand-written loop steps gymnasium's SyncVectorEnv with a plain network and stores the same
-transitions in preallocated arrays.
+The plain loop steps the same environments one after the other with the same network, starts
+episodes by the same seeds and gives the same tensors, in dicts: its batches equal ours, bit for
+bit, which is tried before anything is measured. The unseeded one lets the environments go on with
+their own random numbers, which no checkpoint could repeat: CartPole under an untrained network
+starts an episode every nine steps. gymnasium's own vector of environments is there for comparison.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/collector.py [--env Pendulum-v1]
+    OMP_NUM_THREADS=1 python tests/benchmarks/collector.py
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import warnings
-from time import process_time
+from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from common import Found, in_turns, main, settle
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -23,12 +23,20 @@ from torchrl.collectors import Collector
 
 from composerl.data import VectorCollector
 from composerl.envs import make_env
+from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 from composerl.modules import MLP
 
+#: Environment, how many, steps of each in a batch.
+CASES = [
+    (env, number, steps)
+    for env in ("CartPole-v1", "Pendulum-v1")
+    for number, steps in ((1, 100), (8, 100), (8, 1), (32, 25), (32, 1))
+]
+
 
 class Acting(nn.Module):
-    """A small MLP; ``explore`` is what our collector calls, ``forward`` what TorchRL's does."""
+    """A small MLP."""
 
     def __init__(self, spaces: Spaces) -> None:
         super().__init__()
@@ -41,30 +49,83 @@ class Acting(nn.Module):
 
 
 class Explorer(TensorDictModule):
+    """With what our collector calls."""
+
     def explore(self, obs: torch.Tensor) -> torch.Tensor:
         return self.module(obs)
 
 
-class HandWritten:
-    """Like the loops of CleanRL: vector environment, arrays, the next observation looked after."""
+class Plain:
+    """What one would write: a loop over environments, and arrays."""
+
+    def __init__(self, env: str, number: int, steps: int, policy: Acting, seeded: bool) -> None:
+        self.envs = [open_gym(env) for _ in range(number)]
+        self.steps, self.policy, self.seeded = steps, policy, seeded
+        self.started = [0] * number
+        self.returns, self.lengths = [0.0] * number, [0] * number
+        self.finished: list[tuple[float, int]] = []
+        self.obs = np.stack([self.start(i) for i in range(number)])
+        self.ids, self.next_id = np.arange(number), number
+
+    def start(self, i: int) -> np.ndarray:
+        seed = None
+        if self.seeded or not self.started[i]:
+            state = np.random.SeedSequence([0, i, self.started[i]]).generate_state(1)
+            seed = int(state[0])
+        self.started[i] += 1
+        return self.envs[i].reset(seed=seed)[0]
+
+    def next(self) -> dict[str, Any]:
+        shape = (len(self.envs), self.steps)
+        obs = np.empty((*shape, *self.obs.shape[1:]), np.float32)
+        next_obs = np.empty_like(obs)
+        reward = np.empty((*shape, 1), np.float32)
+        terminated, truncated = np.zeros((*shape, 1), bool), np.zeros((*shape, 1), bool)
+        ids, actions = np.empty(shape, np.int64), []
+        for t in range(self.steps):
+            obs[:, t], ids[:, t] = self.obs, self.ids
+            with torch.no_grad():
+                action = self.policy(torch.from_numpy(self.obs))
+            actions.append(action)
+            moves = action.tolist() if self.policy.discrete else action.numpy()
+            for i, env in enumerate(self.envs):
+                seen, gained, ended, cut, _ = env.step(moves[i])
+                next_obs[i, t], reward[i, t, 0] = seen, gained
+                self.returns[i] += float(gained)
+                self.lengths[i] += 1
+                if ended or cut:
+                    terminated[i, t, 0], truncated[i, t, 0] = ended, cut
+                    self.finished.append((self.returns[i], self.lengths[i]))
+                    self.returns[i], self.lengths[i] = 0.0, 0
+                    seen = self.start(i)
+                    self.ids[i], self.next_id = self.next_id, self.next_id + 1
+                self.obs[i] = seen
+        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        flags = {key: np.zeros_like(flag) for key, flag in ends.items()}
+        following = {"observation": next_obs, "reward": reward, **ends}
+        root = {"observation": obs, "ids": ids, **flags}
+        batch: dict[str, Any] = {key: torch.from_numpy(array) for key, array in root.items()}
+        batch["action"] = torch.stack(actions, 1)
+        batch["next"] = {key: torch.from_numpy(array) for key, array in following.items()}
+        return batch
+
+
+class Vectorised:
+    """Like the loops of CleanRL: gymnasium's vector of environments."""
 
     def __init__(self, env: str, number: int, steps: int, policy: Acting) -> None:
-        self.envs = SyncVectorEnv(
-            [lambda: gym.make(env)] * number, autoreset_mode=AutoresetMode.DISABLED
-        )
+        off = AutoresetMode.DISABLED
+        self.envs = SyncVectorEnv([lambda: open_gym(env)] * number, autoreset_mode=off)
         self.obs, _ = self.envs.reset(seed=0)
         self.steps, self.policy = steps, policy
 
-    def next(self) -> dict[str, np.ndarray]:
-        number, steps = self.envs.num_envs, self.steps
-        space = self.envs.single_observation_space
-        obs = np.empty((steps, number, *space.shape), np.float32)
-        next_obs = np.empty_like(obs)
-        reward = np.empty((steps, number), np.float32)
-        terminated = np.empty((steps, number), bool)
-        truncated = np.empty((steps, number), bool)
+    def next(self) -> dict[str, Any]:
+        shape = (self.steps, self.envs.num_envs)
+        obs = np.empty((*shape, *self.obs.shape[1:]), np.float32)
+        next_obs, reward = np.empty_like(obs), np.empty(shape, np.float32)
+        terminated, truncated = np.empty(shape, bool), np.empty(shape, bool)
         actions = []
-        for t in range(steps):
+        for t in range(self.steps):
             obs[t] = self.obs
             with torch.no_grad():
                 action = self.policy(torch.from_numpy(obs[t])).numpy()
@@ -78,43 +139,49 @@ class HandWritten:
                 "terminated": terminated, "truncated": truncated}  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=100, help="of each environment in a batch")
-    parser.add_argument("--rounds", type=int, default=15)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    policy = Acting(Spaces.of(args.env))
-    frames = args.num_envs * args.steps
+def the_same(plain: Plain, ours: VectorCollector) -> None:
+    """Try some batches; episodes are numbered from where TorchRL begins."""
+    first = None
+    for _ in range(1 + 300 // plain.steps):
+        theirs, batch = plain.next(), ours.next()
+        ids = batch["collector", "traj_ids"]
+        first = int(ids.min()) if first is None else first
+        assert torch.equal(ids - first, theirs.pop("ids"))
+        following = {("next", key): value for key, value in theirs.pop("next").items()}
+        for key, value in (theirs | following).items():
+            assert torch.equal(batch[key], value), key
 
-    def make(kind: type, wrapper: type, **options: object) -> Collector:
-        acting = wrapper(policy, ["observation"], ["action"])
-        env = make_env(args.env, args.num_envs, seed=0)
-        return kind(env, acting, frames_per_batch=frames, total_frames=-1, **options)
 
-    variants = {
-        "hand-written": HandWritten(args.env, args.num_envs, args.steps, policy),
-        "composerl": make(VectorCollector, Explorer, seed=0),
-        "TorchRL": make(Collector, TensorDictModule),
-    }
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for round_ in range(args.rounds + 1):
-        for name, collector in variants.items():
-            start = process_time()
-            collector.next()
-            if round_:
-                times[name].append((process_time() - start) / frames)
-    print(f"{args.env}, {args.num_envs} environments, batches of {frames} steps, CPU time per step")
-    for name, seconds in times.items():
-        pairs = zip(seconds, times["hand-written"], strict=True)
-        ratio = statistics.median(a / b for a, b in pairs)
-        micro = statistics.median(seconds) * 1e6
-        print(f"{name:14s} {micro:7.1f} us   {ratio:5.2f} of hand-written")
+def measure(rounds: int) -> Found:
+    """All cases."""
+    settle()
+    found: Found = {}
+    for env, number, steps in CASES:
+        torch.manual_seed(0)
+        policy, frames = Acting(Spaces.of(env)), number * steps
+
+        def made(kind: type, wrapper: type, **options: Any) -> Collector:
+            acting = wrapper(policy, ["observation"], ["action"])  # noqa: B023
+            return kind(
+                make_env(env, number, seed=0), acting, frames_per_batch=frames,  # noqa: B023
+                total_frames=-1, **options,
+            )  # fmt: skip
+
+        plain = Plain(env, number, steps, policy, seeded=True)
+        ours = made(VectorCollector, Explorer, seed=0)
+        the_same(plain, ours)
+        ways = {
+            "plain loop": plain.next,
+            "plain loop, unseeded": Plain(env, number, steps, policy, seeded=False).next,
+            "gymnasium's vector": Vectorised(env, number, steps, policy).next,
+            "composerl": ours.next,
+            "TorchRL": made(Collector, TensorDictModule).next,
+        }
+        case = f"{env}, {number} environments, batches of {steps} steps each"
+        calls = max(1, 800 // frames)
+        found[case] = in_turns(ways, rounds, calls, base="plain loop", each=frames)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

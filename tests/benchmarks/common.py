@@ -1,23 +1,92 @@
-"""What the benchmarks share: a batch of HalfCheetah's size, time and memory of an update."""
+"""What the benchmarks share: a batch of HalfCheetah's size, time and memory of an update.
+
+A file of one block has ``measure(rounds) -> {case: {way: figures}}``, made by :func:`in_turns`, and
+ends in ``main(measure, __doc__)``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import process_time
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torchrl import torchrl_logger
 from torchrl.objectives import LossModule, SoftUpdate
 
+from composerl.bookkeeping.machine import keep_freed_memory
 from composerl.envs.spaces import Spaces
 
 SPACES = Spaces(obs_shape=(17,), low=(-1.0,) * 6, high=(1.0,) * 6)
 Step = Callable[[], object]
+Figures = dict[str, float]
+Found = dict[str, dict[str, Figures]]
+
+
+def settle() -> None:
+    """One thread, the allocator as a run sets it, nothing said: the same for all ways."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    warnings.simplefilter("ignore")
+    torchrl_logger.setLevel("WARNING")
+
+
+def in_turns(
+    ways: Mapping[str, Step], rounds: int, calls: int, *, base: str, each: float = 1
+) -> dict[str, Figures]:
+    """CPU microseconds of a call, by ways that take turns, round by round.
+
+    The first round is for warming up. ``us`` is the median over the others, ``ratio`` that of the
+    ratios to the base within a round, ``low`` and ``high`` are their quartiles.
+
+    Args:
+        ways: what to compare, by name.
+        rounds: turns of each.
+        calls: of a way in its turn.
+        base: the way that others are compared with.
+        each: in how many parts a call is told, such as the steps that it makes.
+    """
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):
+        for name, way in ways.items():
+            start = process_time()
+            for _ in range(calls):
+                way()
+            times[name].append((process_time() - start) / calls / each * 1e6)
+    found = {}
+    for name, taken in times.items():
+        ratios = [a / b for a, b in zip(taken[1:], times[base][1:], strict=True)]
+        low, ratio, high = statistics.quantiles(ratios, n=4) if rounds > 1 else ratios * 3
+        found[name] = {
+            "us": statistics.median(taken[1:]), "ratio": ratio, "low": low, "high": high
+        }  # fmt: skip
+    return found
+
+
+def main(measure: Callable[[int], Found], description: str | None, rounds: int = 15) -> None:
+    """The command line of a benchmark: a table, and JSON if a file is named."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    args = parser.parse_args()
+    found = measure(args.rounds)
+    for case, ways in found.items():
+        print(case)
+        for name, figures in ways.items():
+            numbers = "   ".join(f"{key} {value:9.3f}" for key, value in figures.items())
+            print(f"  {name:28s} {numbers}")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def transitions(rows: int) -> TensorDict:
@@ -50,6 +119,12 @@ def stock_step(loss: LossModule, batch: TensorDict, names: list[str]) -> Step:
     return step
 
 
+def told(losses: dict[str, Tensor], parameters: list[nn.Parameter]) -> dict[str, Tensor]:
+    """The metrics that composerl's Update gives, for a hand-written side that shall do the same."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    return {name: value.detach() for name, value in losses.items()} | {"grad_norm": norm}
+
+
 def arguments(
     description: str, rounds: int, updates: int, width: int = 256, rows: int = 256
 ) -> argparse.Namespace:
@@ -62,6 +137,7 @@ def arguments(
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--updates", type=int, default=updates, help="updates in a round")
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does; here for all sides
     warnings.simplefilter("ignore")
     return parser.parse_args()
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import torch
-import torch.nn.functional as F
-from common import SPACES, Step, arguments, compare, stock_step, transitions
+from common import SPACES, Step, arguments, compare, stock_step, told, transitions
 from tensordict import TensorDict
 from torch import nn
 from torchrl.objectives import IQLLoss as StockIQLLoss
@@ -30,7 +29,10 @@ def networks(width: int) -> tuple:
 
 
 def hand_written(width: int, batch: TensorDict) -> Step:
-    """What one would write without any library but torch: one backward, one fused Adam."""
+    """What one would write without any library but torch: one backward, one fused Adam.
+
+    It does what composerl does: actions in a box, priorities, the metrics.
+    """
 
     def mlp(n: int, m: int) -> nn.Sequential:
         return nn.Sequential(
@@ -46,6 +48,8 @@ def hand_written(width: int, batch: TensorDict) -> Step:
     data = [batch[key] for key in ("observation", "action")]
     data += [batch["next", key] for key in ("observation", "reward", "terminated")]
 
+    middle, half_range = torch.zeros(6), torch.ones(6)
+
     def step() -> None:
         s, a, s2, r, terminated = data
         sa = torch.cat([s, a], -1)
@@ -54,12 +58,17 @@ def hand_written(width: int, batch: TensorDict) -> Step:
             y = r + 0.99 * (~terminated).float() * v(s2)
         u = target_q - v(s)
         loss_v = (torch.where(u < 0, 0.3, 0.7) * u**2).mean()
-        loss_q = F.mse_loss(critics[0](sa), y) + F.mse_loss(critics[1](sa), y)
-        mean, std = actor(s).tanh(), log_std.clamp(-5, 2).exp()
+        errors = [(critic(sa) - y) ** 2 for critic in critics]
+        batch["td_error"] = torch.maximum(*errors).detach().squeeze(-1)
+        loss_q = errors[0].mean() + errors[1].mean()
+        mean = middle + half_range * actor(s).tanh()
+        std = log_std.clamp(-5, 2).exp() * half_range
         log_prob = torch.distributions.Normal(mean, std, validate_args=False).log_prob(a).sum(-1)
         weight = (3.0 * u.detach()).exp().clamp(max=100).squeeze(-1)
         loss_pi = -(weight * log_prob).mean()
         (loss_v + loss_q + loss_pi).backward()
+        losses = {"v": loss_v, "q": loss_q, "pi": loss_pi, "entropy": -log_prob.mean()}
+        told(losses, parameters)
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():

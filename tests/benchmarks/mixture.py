@@ -1,25 +1,24 @@
-"""The online phase of an offline learner: microseconds a step, by what is stored; CPU time.
-
-    OMP_NUM_THREADS=1 python tests/benchmarks/mixture.py [--rounds 9]
+"""The online phase of an offline learner: CPU microseconds of a step, by what is stored.
 
 A step is ``extend`` by one transition and ``sample`` of 256, half of each buffer; every 200th ends
-an episode, whose rows are then stored. Sizes are measured in turns.
+an episode, whose rows are then stored. By hand there are four tensors in a ring of a fixed size,
+and the same draws; it knows no episodes and keeps no index.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/mixture.py
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import warnings
-from time import process_time
+from itertools import cycle
 
 import torch
+from common import Found, Step, in_turns, main, settle
 from tensordict import TensorDict
 from torchrl.data import TensorDictReplayBuffer
 
 from composerl.data import MixedReplayBuffer, PackedStorage, WholeEpisodes
 
-EPISODE = 200
+EPISODE, SIZES = 200, (10_000, 400_000)
 
 
 def transitions(number: int) -> TensorDict:
@@ -32,48 +31,50 @@ def transitions(number: int) -> TensorDict:
     return TensorDict({**values, "next": following}, [number])
 
 
-def phase(stored: int) -> tuple[MixedReplayBuffer, list[TensorDict]]:
-    """Two buffers with so many rows each, and the steps that follow."""
+def ours(stored: int) -> tuple[Step, Step]:
+    """To extend and to sample, with so many rows in each buffer."""
     rows = transitions(stored)
     offline = TensorDictReplayBuffer(storage=PackedStorage(stored))
     offline.extend(rows)
     online = TensorDictReplayBuffer(storage=PackedStorage(1_000_000), transform=WholeEpisodes(0.99))
     for part in rows.split(10 * EPISODE):
         online.extend(part)
-    return MixedReplayBuffer(offline, online, batch_size=256), list(transitions(EPISODE).split(1))
+    buffer = MixedReplayBuffer(offline, online, batch_size=256)
+    steps = cycle(transitions(EPISODE).split(1))
+    return lambda: buffer.extend(next(steps)), buffer.sample
 
 
-def main() -> None:
-    """Print microseconds a step for each size."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 400_000])
-    args = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    phases = {size: phase(size) for size in args.sizes}
-    times: dict[tuple[int, str], list[float]] = {}
-    for _ in range(args.rounds):
-        for size, (buffer, steps) in phases.items():
-            begin = process_time()
-            for step in steps:
-                buffer.extend(step)
-            middle = process_time()
-            for _ in steps:
-                buffer.sample()
-            times.setdefault((size, "extend"), []).append((middle - begin) / len(steps))
-            times.setdefault((size, "sample"), []).append((process_time() - middle) / len(steps))
-    for size in args.sizes:
-        extend, sample = (
-            statistics.median(times[size, what]) * 1e6 for what in ("extend", "sample")
-        )
-        print(
-            f"{size:9,d} rows in each: {extend + sample:6.1f} us a step "
-            f"(extend {extend:.1f}, sample {sample:.1f})"
-        )
+def by_hand(stored: int) -> tuple[Step, Step]:
+    """The same on plain tensors."""
+    offline = dict(transitions(stored).flatten_keys().items())
+    online = {key: torch.cat([x, x]) for key, x in offline.items()}
+    steps = cycle(dict(step.flatten_keys().items()) for step in transitions(EPISODE).split(1))
+    newest = cycle(range(2 * stored))
+
+    def extend() -> None:
+        row = next(newest)
+        for key, value in next(steps).items():
+            online[key][row] = value[0]
+
+    def sample() -> dict[str, torch.Tensor]:
+        halves = torch.randint(0, stored, (2, 128))
+        return {key: torch.cat([offline[key][halves[0]], online[key][halves[1]]]) for key in online}
+
+    return extend, sample
+
+
+def measure(rounds: int) -> Found:
+    """All sizes."""
+    settle()
+    found: Found = {}
+    for size in SIZES:
+        kinds = {"by hand": by_hand(size), "composerl": ours(size)}
+        for what, name in enumerate(("extend", "sample")):
+            ways = {kind: pair[what] for kind, pair in kinds.items()}
+            case = f"{name}, {size} rows in each"
+            found[case] = in_turns(ways, rounds, EPISODE, base="by hand")
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

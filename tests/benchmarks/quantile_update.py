@@ -78,7 +78,7 @@ def hand_iqn(width: int, batch: TensorDict) -> Step:
     def step() -> None:
         with torch.no_grad():
             features = target.trunk(s2)
-            best = target(features, torch.rand(len(a), N)).mean(1).argmax(-1)
+            best = target(features, torch.rand(1, N)).mean(1).argmax(-1)
             z = target(features, torch.rand(len(a), N))[rows, :, best]
             y = r + 0.99 * (~terminated).float() * z
         taus = torch.rand(len(a), N)

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
-from common import SPACES, Step, arguments, compare, stock_step, transitions
+from common import SPACES, Step, arguments, compare, stock_step, told, transitions
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.objectives import SACLoss as StockSACLoss
@@ -29,7 +29,7 @@ def networks(width: int) -> tuple:
 
 
 def hand_written(width: int, batch: TensorDict) -> Step:
-    """What one would write without any library but torch: one backward, one fused Adam."""
+    """What one would write without any library but torch; it does what composerl does."""
 
     def mlp(n: int, m: int) -> nn.Sequential:
         return nn.Sequential(
@@ -40,7 +40,10 @@ def hand_written(width: int, batch: TensorDict) -> Step:
     critics = nn.ModuleList([mlp(23, 1), mlp(23, 1)])
     targets = deepcopy(critics).requires_grad_(False)
     sources, copies = list(critics.parameters()), list(targets.parameters())
-    optimizer = torch.optim.Adam([*actor.parameters(), log_alpha, *sources], lr=3e-4, fused=True)
+    parameters = [*actor.parameters(), log_alpha, *sources]
+    optimizer = torch.optim.Adam(parameters, lr=3e-4, fused=True)
+    middle, half_range = torch.zeros(6), torch.ones(6)
+    log_half_range = half_range.log().sum()
     data = [batch[key] for key in ("observation", "action")]
     data += [batch["next", key] for key in ("observation", "reward", "terminated")]
 
@@ -51,7 +54,8 @@ def hand_written(width: int, batch: TensorDict) -> Step:
         u = mean + log_std.exp() * noise
         squash = 2 * (math.log(2) - u - F.softplus(-2 * u))
         log_prob = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - squash
-        return u.tanh(), log_prob.sum(-1, keepdim=True)
+        action = middle + half_range * u.tanh()
+        return action, log_prob.sum(-1, keepdim=True) - log_half_range
 
     def step() -> None:
         s, a, s2, r, terminated = data
@@ -62,7 +66,9 @@ def hand_written(width: int, batch: TensorDict) -> Step:
             value = torch.minimum(targets[0](sa2), targets[1](sa2)) - alpha * log_prob2
             y = r + 0.99 * (~terminated).float() * value
         sa = torch.cat([s, a], -1)
-        loss_q = F.mse_loss(critics[0](sa), y) + F.mse_loss(critics[1](sa), y)
+        errors = [(critic(sa) - y) ** 2 for critic in critics]
+        batch["td_error"] = torch.maximum(*errors).detach().squeeze(-1)
+        loss_q = errors[0].mean() + errors[1].mean()
         new, log_prob = act(s)
         for p in sources:  # so that the actor's loss leaves them alone
             p.requires_grad_(False)
@@ -72,6 +78,8 @@ def hand_written(width: int, batch: TensorDict) -> Step:
             p.requires_grad_(True)
         loss_alpha = -(log_alpha * (log_prob.detach() - 6)).mean()
         (loss_q + loss_pi + loss_alpha).backward()
+        losses = {"q": loss_q, "pi": loss_pi, "alpha": loss_alpha, "entropy": -log_prob.mean()}
+        told(losses, parameters)
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():

@@ -1,23 +1,26 @@
-"""Slices of pixels: TorchRL's SliceSampler, ours, a bare gather; records a second; CPU time.
+"""Slices of pixels: TorchRL's SliceSampler, ours, a bare gather of the pixels; CPU microseconds.
 
-OMP_NUM_THREADS=1 python tests/benchmarks/sequences.py [--rounds 9]
+All in a stock buffer but the bare gather. A slice has one record more than its length, as ours do;
+TorchRL's are of episodes that do not end within one, so that it has nothing to mend.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/sequences.py
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import warnings
-from time import process_time
+from functools import partial
 from typing import Any
 
 import torch
+from common import Found, Step, in_turns, main, settle
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from composerl.data import Latents, PackedStorage, RecordCollector, SequenceSampler
 from composerl.envs import make_env
+
+ROWS, LANES = 8000, 4
 
 
 def records(lanes: int, steps: int, side: int) -> TensorDict:
@@ -45,61 +48,65 @@ def replay(size: int, slices: int, length: int, **parts: Any) -> TensorDictRepla
     )
 
 
-def main() -> None:
-    """Print milliseconds of a sample, and records a second."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    data = records(4, 2000, 64)
+def slicing(data: TensorDict, slices: int, length: int) -> dict[str, Step]:
+    """The ways to a batch of slices."""
+    rows = data.transpose(0, 1).reshape(-1)  # step by step
+    ours = replay(ROWS, slices, length, num_envs=LANES)
+    ours.extend(rows)
+    ends = torch.zeros(ROWS, dtype=torch.bool)
+    ends[ROWS // LANES - 1 :: ROWS // LANES] = True
+    theirs = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(ROWS),
+        sampler=SliceSampler(num_slices=slices, end_key="end", cache_values=True),
+        batch_size=slices * (1 + length),
+    )
+    theirs.extend(data.reshape(-1).set("end", ends))
+    flat = data["observation"].flatten(0, 1)
+    latents = Latents({"deter": (256,), "stoch": (16, 16)})
+    latent = replay(ROWS, slices, length, num_envs=LANES, transform=latents)
+    latent.extend(rows)
+
+    def bare() -> torch.Tensor:
+        begin = torch.randint(0, ROWS - length - 1, (slices, 1))
+        return flat.index_select(0, (begin + torch.arange(1 + length)).flatten())
+
+    return {
+        "pixels alone, bare gather": bare,
+        "composerl": ours.sample,
+        "composerl with latents": latent.sample,
+        "TorchRL": theirs.sample,
+    }
+
+
+def storing(number: int) -> dict[str, Step]:
+    """Records of Catch, random actions, collected and stored or collected alone."""
+
+    def collector() -> RecordCollector:
+        return RecordCollector(make_env("composerl/Catch-v0", number), None, seed=0)
+
+    alone, kept = collector(), collector()
+    buffer = replay(100_000, 8, 32, num_envs=number)
+    return {
+        "composerl, not stored": alone.next,
+        "composerl": lambda: buffer.extend(kept.next().reshape(-1)),
+    }
+
+
+def measure(rounds: int) -> Found:
+    """Slices of two sizes, records of one and of eight environments."""
+    settle()
+    data = records(LANES, ROWS // LANES, 64)
+    found: Found = {}
     for slices, length in ((8, 32), (16, 64)):
-        rows = data.transpose(0, 1).reshape(-1)  # step by step
-        ours = replay(8000, slices, length, num_envs=4)
-        ours.extend(rows)
-        one_episode = torch.zeros(8000, dtype=torch.bool)
-        one_episode[1999::2000] = True
-        theirs = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(8000),
-            sampler=SliceSampler(num_slices=slices, end_key="end", cache_values=True),
-            batch_size=slices * (1 + length),
-        )
-        theirs.extend(data.reshape(-1).set("end", one_episode))
-        flat = data["observation"].flatten(0, 1)
-        latents = Latents({"deter": (256,), "stoch": (16, 16)})
-        latent = replay(8000, slices, length, num_envs=4, transform=latents)
-        latent.extend(rows)
-
-        def bare(flat: torch.Tensor = flat, slices: int = slices, length: int = length) -> None:
-            rows = torch.randint(0, 7900, (slices, 1)) + torch.arange(1 + length)
-            flat.index_select(0, rows.flatten())
-
-        ways = {
-            "pixels alone, bare gather": bare,
-            "TorchRL SliceSampler": theirs.sample,
-            "composerl": ours.sample,
-            "composerl with latents": latent.sample,
-        }
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(rounds):
-            for name, way in ways.items():
-                begin = process_time()
-                for _ in range(10):
-                    way()
-                times[name].append((process_time() - begin) / 10)
-        print(f"{slices} slices of 1 + {length}, 3 x 64 x 64:")
-        for name, seconds in times.items():
-            print(f"  {name:26s} {statistics.median(seconds) * 1e3:7.2f} ms")
+        case = f"{slices} slices of 1 + {length}, 3 x 64 x 64"
+        in_this = partial(in_turns, slicing(data, slices, length), rounds, 10)
+        found[case] = in_this(base="pixels alone, bare gather")
     for number in (1, 8):
-        collector = RecordCollector(make_env("composerl/Catch-v0", number), None, seed=0)
-        buffer = replay(100_000, 8, 32, num_envs=number)
-        buffer.extend(collector.next().reshape(-1))
-        begin = process_time()
-        for _ in range(2000):
-            buffer.extend(collector.next().reshape(-1))
-        rate = 2000 * number / (process_time() - begin)
-        print(f"Catch, {number} at a time, random actions, stored: {rate:,.0f} records a second")
+        case = f"a record of Catch, {number} at a time"
+        ways = storing(number)
+        found[case] = in_turns(ways, rounds, 200, base="composerl, not stored", each=number)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__)

@@ -142,7 +142,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["predict", "RUN", "--obs", "[1, 2"], "--obs is not valid JSON"),
         (["predict", "RUN", "--obs", "[1, 2]"], "expected (3,)"),
         (["predict", "RUN", "--obs", '["a", "b", "c"]'], "must be numbers"),
-        (["predict", "RUN", "--obs", '{"a": 1}'], "must be numbers"),
+        (["predict", "RUN", "--obs", '{"a": 1}'], 'has no "observation"'),
         (["predict", "RUN", "--obs", "[1,2,3]", "--npz", "a.npz"], "cannot be given together"),
         (["predict", "RUN", "--npz", "missing.npz"], "there is no such file"),
         (["predict", "RUN", "--npz", "two.npz"], "it has a, b"),

@@ -31,7 +31,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     for command in ("recipes", "run", "evaluate", "predict", "export", "plot", "report", "compare",
-                    "sweep", "data", "doctor"):  # fmt: skip
+                    "sweep", "data", "warmup", "doctor"):  # fmt: skip
         assert f"• {command}" in done.stdout
 
 
@@ -256,6 +256,7 @@ def test_doctor_tells_versions_and_warns(cli):
     result = cli("doctor")
     assert result.code == 0
     assert composerl.__version__ in result.out
+    assert "of one thread's time for a layer of 64 units" in " ".join(result.out.split())
     good = {"torch": "2.13.0+cpu", "torchrl": "0.14.1", "tensordict": "0.14.3", "gymnasium": "1.4"}
     assert warnings_for(good, extension=True, python=(3, 12), environ={}) == []
     told = warnings_for(

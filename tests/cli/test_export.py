@@ -14,9 +14,11 @@ from composerl import Policy
 from composerl.envs.spaces import Spaces
 from composerl.modules import (
     categorical_actor,
+    deterministic_actor,
     fqf_network,
     gaussian_actor,
     iqn_network,
+    q_network,
     tanh_gaussian_actor,
 )
 
@@ -28,6 +30,8 @@ STATS = (torch.tensor([100.0, 0.0, -5.0]), torch.tensor([0.01, 2.0, 1.0]))
 ACTORS = {
     "gaussian": (gaussian_actor, BOX, {"normalize": STATS}),
     "tanh": (tanh_gaussian_actor, BOX, {"layer_norm": True}),
+    "deterministic": (deterministic_actor, BOX, {"normalize": STATS}),
+    "values": (q_network, DISCRETE, {}),
     "categorical": (categorical_actor, DISCRETE, {}),
     "iqn": (iqn_network, DISCRETE, {"dueling": True, "layer_norm": True}),
     "fqf": (fqf_network, DISCRETE, {}),

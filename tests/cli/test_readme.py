@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from composerl.cli import group, main
+from composerl.cli import main
+from composerl.fleet import Ended, driver, local
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -51,12 +52,14 @@ def _small(place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
-    def in_this_process(recipe, todo, jobs, environ=None):
-        for job in todo:
-            main(["run", str(recipe), *job.flags])
-            yield job, 0
+    class InThisProcess(local.LocalWorkers):
+        def start(self, job, environ):
+            main(["run", job.recipe, *job.command()])
 
-    monkeypatch.setattr(group, "run_jobs", in_this_process)
+        def ended(self, handle):
+            return Ended("done")
+
+    monkeypatch.setattr(driver, "LocalWorkers", InThisProcess)
 
 
 def small(words):

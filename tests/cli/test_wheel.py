@@ -56,7 +56,9 @@ def test_the_wheel_works_away_from_the_clone(tmp_path):
         archive.extractall(site)
         names = archive.namelist()
         (entry,) = [name for name in names if name.endswith("entry_points.txt")]
-        assert "composerl = composerl.cli:main" in archive.read(entry).decode()
+        entries = archive.read(entry).decode()
+        assert "composerl = composerl.cli:main" in entries
+        assert "[pytest11]\ncomposerl = composerl.testing.plugin" in entries
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
     (license,) = [name for name in names if name.endswith("licenses/LICENSE")]
     assert (site / license).read_text() == (ROOT / "LICENSE").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 
 import gymnasium as gym
@@ -112,7 +113,7 @@ def test_a_failed_write_leaves_nothing_behind(cache, monkeypatch):
     def full(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(generation.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.warns(UserWarning, match="not cached: disk full"):
         generate("CartPole-v1", "random", 10, 0)
     assert list(cache.iterdir()) == []

@@ -35,6 +35,17 @@ def test_a_sample_is_rows_of_it():
     assert sorted(torch.cat([once.sample(), once.sample()])["action"].tolist()) == list(range(12))
 
 
+def test_one_row_is_a_round_and_rows_are_replaced_in_place():
+    buffer = latest(2, rows(0, 3))
+    buffer.add(rows(3, 1)[0])
+    buffer.storage[1] = rows(50, 1)[0]
+    assert buffer[:]["action"].tolist() == [0, 50, 2, 3]
+    buffer.storage[:] = rows(10, 4)
+    assert buffer[:]["action"].tolist() == [10, 11, 12, 13]
+    buffer.add(rows(99, 1)[0])
+    assert buffer[:]["action"].tolist() == [13, 99]
+
+
 def test_state_goes_through_a_file_and_goes_on_exactly(tmp_path):
     one, other = latest(2, *(rows(20 * k, 20) for k in range(3))), latest(2)
     through_a_file(tmp_path, one, other)

@@ -22,12 +22,14 @@ from composerl.losses import (
     IQLLoss,
     IQNLoss,
     SACLoss,
+    TD3BCLoss,
     WorldModelLoss,
     XQLLoss,
 )
 from composerl.modules import (
     MLP,
     categorical_actor,
+    deterministic_actor,
     discriminator,
     dreamer_actor,
     dreamer_critic,
@@ -90,6 +92,12 @@ def cql(**options: Any) -> tuple[CQLLoss, TensorDict]:
 def sac(**options: Any) -> tuple[SACLoss, TensorDict]:
     torch.manual_seed(0)
     return SACLoss(tanh_gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), **options), continuous_batch()
+
+
+def td3_bc(**options: Any) -> tuple[TD3BCLoss, TensorDict]:
+    torch.manual_seed(0)
+    networks = deterministic_actor(BOX, (8,)), twin_q(BOX, (8,))
+    return TD3BCLoss(*networks, **options), continuous_batch()
 
 
 def discrete_batch(rows: int = 8, actions: int = 3) -> TensorDict:
@@ -223,6 +231,7 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]]
     "IQLLoss": (iql, {}),
     "IQNLoss": (iqn, {"num_actions": 3}),
     "SACLoss": (sac, {}),
+    "TD3BCLoss": (td3_bc, {}),
     "WorldModelLoss": (world, {"num_actions": 3}),
     "XQLLoss": (xql, {}),
 }

@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from losses.examples import BOX, bc
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.data import Unbounded
+from torchrl.modules import Actor
+from torchrl.objectives import BCLoss as StockBCLoss
 
 from composerl.envs.spaces import Spaces
 from composerl.losses import BCLoss
@@ -60,3 +65,47 @@ def test_wrong_actions_are_refused():
     loss, batch = bc()
     with pytest.raises(ValueError, match=r"'action' must be integers"):
         loss(batch.set("action", torch.rand(8)))
+
+
+def point(**options):
+    """A policy without a distribution: a = 2 o."""
+    actor = Actor(nn.Linear(1, 2, bias=False), spec=Unbounded((2,)))
+    nn.init.constant_(actor.module.weight, 2.0)
+    return BCLoss(actor, **options)
+
+
+STEPS = TensorDict(
+    {"observation": torch.tensor([[0.0], [1.0]]), "action": torch.tensor([[1.0, 3.0], [2.0, 3.0]])},
+    [2],
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(None, [5.0, 0.5]), ("l2", [5.0, 0.5]), ("mse", [5.0, 0.5]), ("l1", [2.0, 0.5])],
+)
+def test_a_policy_without_a_distribution(name, expected):
+    """Actions (0, 0) for (1, 3) and (2, 2) for (2, 3): (1 + 9) / 2 and (0 + 1) / 2, as TorchRL's.
+
+    A density would be infinite or none, without a gradient.
+    """
+    loss = point(loss_function=name, reduction="none")
+    assert loss(STEPS.clone())["loss_bc"].tolist() == expected
+    loss = point(loss_function=name)
+    mine = loss(STEPS.clone())["loss_bc"]
+    stock = StockBCLoss(loss.actor_network, loss_function=name)(STEPS.clone())["loss_bc"]
+    torch.testing.assert_close(mine, stock)
+    mine.backward()
+    assert loss.actor_network.module.weight.grad.norm() > 0
+    plain = TensorDictModule(loss.actor_network.module, ["observation"], ["action"])
+    torch.testing.assert_close(BCLoss(plain, loss_function=name)(STEPS.clone())["loss_bc"], mine)
+    check_loss(loss, STEPS.clone())
+
+
+def test_distances_are_for_policies_without_a_distribution():
+    with pytest.raises(ValueError, match="loss_function='l2' is for a policy without"):
+        BCLoss(categorical_actor(Spaces(obs_shape=(3,), num_actions=2)), loss_function="l2")
+    with pytest.raises(ValueError, match=r"loss_function must be one of .*'cross_entropy'"):
+        point(loss_function="cross_entropy")
+    with pytest.raises(ValueError, match=r"'action' must be floats of shape \(2, 2\).*int64"):
+        point()(STEPS.clone().set("action", torch.tensor([0, 1])))

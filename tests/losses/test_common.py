@@ -18,11 +18,11 @@ from torchrl.modules import (
 )
 
 from composerl.losses import BCLoss
-from composerl.losses.common import LeanLoss
+from composerl.losses.common import RowLoss
 from composerl.losses.reading import call_network, read
 
 
-class Toy(LeanLoss):
+class Toy(RowLoss):
     """Two rows: a loss, a metric that has a gradient, a metric for all, a priority."""
 
     @dataclass
@@ -40,10 +40,10 @@ class Toy(LeanLoss):
         self.network = nn.Linear(1, 1)
         self.coefficient("weight", weight, "[0, 10)", symbol="w")
 
-    def _reads(self):
+    def reads(self):
         return [self.tensor_keys.value, self.tensor_keys.value]
 
-    def _rows(self, batch, mask):
+    def rows(self, batch, mask):
         x = self.weight * read(batch, self.tensor_keys.value) + 0 * self.network.bias
         return {"loss_toy": x, "metric": -x, "constant": self.weight, "priority": x.detach().abs()}
 

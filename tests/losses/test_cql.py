@@ -233,13 +233,13 @@ def test_backup_options():
         actor = tanh_gaussian_actor(BOX, (8,))
         loss = CQLLoss(actor, critics(), num_random=50, gamma=0.5, alpha_init=0.7, **options)
         seen = {}
-        original = loss._target
+        original = loss.td_target
 
         def spy(batch, next_value, original=original, seen=seen):
             seen["value"] = next_value
             return original(batch, next_value)
 
-        loss._target = spy
+        loss.td_target = spy
         torch.manual_seed(1)
         loss(batch.clone())
         results[name] = seen["value"]

@@ -11,6 +11,7 @@ from losses.examples import gail
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.objectives import GAILLoss as StockGAILLoss
 
 from composerl.envs.spaces import Spaces
 from composerl.losses import GAILLoss, discriminator_loss
@@ -31,6 +32,13 @@ class Linear(nn.Module):
     def forward(self, observation, action):
         self.calls.append((observation.detach(), action.detach()))
         return torch.cat([observation, action], -1) @ self.weight.unsqueeze(-1) + self.bias
+
+
+class Probability(Linear):
+    """What TorchRL's loss wants of a discriminator."""
+
+    def forward(self, observation, action):
+        return super().forward(observation, action).sigmoid()
 
 
 def linear(weight, bias=0.0):
@@ -246,23 +254,56 @@ def test_expert_actions_in_every_form():
         torch.testing.assert_close(loss(other)["loss_discriminator"], expected)
 
 
-def test_torchrl_s_layout_by_set_keys():
+@pytest.mark.parametrize(("policy", "expert"), [("collector_", ""), ("", "expert_"), ("p_", "e_")])
+def test_torchrl_s_names_and_layout(policy, expert):
+    """TorchRL's loss by its own names of the keys, whatever they are set to; half its sum is ours.
+
+    Its network ends in a sigmoid, ours does not.
+    """
     mine, theirs = drawn(8, 8)
-    loss = GAILLoss(linear([0.3, -1.0, 2.0, 0.5, 0.1]))
-    expected = loss(both(mine, theirs))["loss_discriminator"]
-    loss.set_keys(
-        observation="collector_observation", action="collector_action",
-        expert_observation="expert_observation", expert_action="expert_action",
-    )  # fmt: skip
+    weight = [0.3, -1.0, 2.0, 0.5, 0.1]
     batch = TensorDict(
         {
-            "collector_observation": mine["observation"], "collector_action": mine["action"],
-            "expert_observation": theirs["observation"], "expert_action": theirs["action"],
+            f"{policy}observation": mine["observation"], f"{policy}action": mine["action"],
+            f"{expert}observation": theirs["observation"], f"{expert}action": theirs["action"],
         },
         [8],
     )  # fmt: skip
-    assert set(loss.in_keys) == set(batch.keys())
-    torch.testing.assert_close(loss(batch)["loss_discriminator"], expected)
+    names = {
+        "collector_observation": f"{policy}observation", "collector_action": f"{policy}action",
+        "expert_observation": f"{expert}observation", "expert_action": f"{expert}action",
+    }  # fmt: skip
+    reads = [names["expert_observation"], names["expert_action"]]
+    stock = StockGAILLoss(TensorDictModule(Probability(weight), reads, ["d_logits"]))
+    stock.set_keys(**names)
+    loss = GAILLoss(TensorDictModule(Linear(weight), reads, ["d_logits"]))
+    loss.set_keys(**names)
+    assert {*loss.in_keys} == {*batch.keys()}
+    assert {name: getattr(loss.tensor_keys, name) for name in names} == names
+    assert loss.tensor_keys.discriminator_pred == "d_logits"
+    torch.testing.assert_close(loss(batch)["loss_discriminator"], stock(batch)["loss"] / 2)
+    loss.set_keys(collector_action=None)
+    assert loss.tensor_keys.action == "action"
+
+
+def test_penalty_by_torchrl_s_arguments():
+    def make(**options):
+        return GAILLoss(linear([2.0, -1.0, 2.0, 0.0, 4.0]), **options)
+
+    batch = both(*drawn())
+    penalty = make(use_grad_penalty=True)(batch)["loss_gradient_penalty"]  # 10 (|w| - 1)^2
+    assert penalty.item() == pytest.approx(160.0, rel=1e-5)
+    penalty = make(use_grad_penalty=True, gp_lambda=1.0)(batch)["loss_gradient_penalty"]
+    assert penalty.item() == pytest.approx(16.0, rel=1e-5)
+    for off in ({}, {"use_grad_penalty": False, "gp_lambda": 10.0}, {"gp_lambda": 0.0}):
+        assert not make(**off).use_grad_penalty
+        assert "loss_gradient_penalty" not in make(**off)(batch).keys()  # noqa: SIM118
+
+
+def test_probabilities_are_refused():
+    network = nn.Sequential(Linear([1.0, 1.0]), nn.Sigmoid())
+    with pytest.raises(ValueError, match="must write logits: leave out its last Sigmoid"):
+        GAILLoss(TensorDictModule(network, ["observation", "action"], ["d_logits"]))
 
 
 def test_other_networks_work():

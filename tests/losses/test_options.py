@@ -29,7 +29,10 @@ from composerl import losses
 from composerl.losses import ClipPPOLoss, CQLLoss, SACLoss, XQLLoss
 from composerl.modules import categorical_actor, tanh_gaussian_actor, twin_q, value
 
-NAMESAKES = ["CQLLoss", "ClipPPOLoss", "DiscreteCQLLoss", "IQLLoss", "SACLoss"]
+NAMESAKES = [
+    "BCLoss", "CQLLoss", "ClipPPOLoss", "DiscreteCQLLoss", "GAILLoss", "IQLLoss", "SACLoss",
+    "TD3BCLoss",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMESAKES)
@@ -45,6 +48,10 @@ def test_takes_every_argument_of_its_namesake(name):
 def test_keys_of_its_namesake_can_be_set(name):
     loss, _ = EXAMPLES[name][0]()
     for field in fields(getattr(stock, name)._AcceptedKeys):
+        if field.name == "pad_mask":  # of chunks of actions: rows are masked like everywhere
+            with pytest.raises(ValueError, match="pad_mask is not an accepted"):
+                loss.set_keys(pad_mask="other")
+            continue
         loss.set_keys(**{field.name: "other"})
         assert getattr(loss.tensor_keys, field.name) == "other"
 
@@ -174,11 +181,47 @@ def test_priority_weights_can_be_ignored():
     assert results[0] != results[1] == loss(bare)["loss_qvalue"]
 
 
-def test_selected_outputs_alone_are_given():
-    for make in (sac, cql):
-        loss, batch = make()
-        loss.select_out_keys("loss_actor", "alpha")
-        assert set(loss(batch).keys()) == {"loss_actor", "alpha"}
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_selected_outputs_alone_are_given(name):
+    loss, batch = EXAMPLES[name][0]()
+    every = list(loss.out_keys)
+    for chosen in ([every[0]], [every[-1], every[0]], every):
+        assert loss.select_out_keys(*chosen) is loss
+        assert {*loss(batch.clone()).keys()} == {*loss.out_keys} == {*chosen}
+        loss.reset_out_keys()
+        assert {*loss(batch.clone()).keys()} == {*loss.out_keys} == {*every}
+    with pytest.raises(ValueError, match="nothing"):
+        loss.select_out_keys("nothing")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_value_estimators_are_used_or_refused(name):
+    """A discount of 0 must change a loss; what has no targets, or no use for one, says so."""
+    loss, batch = EXAMPLES[name][0]()
+    if loss.default_value_estimator is None:
+        for kind in (None, ValueEstimators.TD0, TD0Estimator):
+            with pytest.raises(NotImplementedError, match=f"{name} has no targets"):
+                loss.make_value_estimator(kind)
+        return
+    if name == "ClipPPOLoss":
+        batch = batch.exclude("advantage", "value_target")
+    else:
+        for kind in (GAE, GAE(gamma=0.9, lmbda=0.9, value_network=None)):
+            with pytest.raises(NotImplementedError, match="GAE makes advantages"):
+                loss.make_value_estimator(kind)
+    with pytest.raises(TypeError, match=r"TD0Estimator is made already and takes no .*gamma"):
+        loss.make_value_estimator(TD0Estimator(gamma=0.9, value_network=None), gamma=0.5)
+    results = []
+    for kind, options in (
+        (ValueEstimators.TD0, {"gamma": 0.9}),
+        (TD0Estimator, {"gamma": 0.0, "value_network": None}),
+        (TD0Estimator(gamma=0.0, value_network=None), {}),
+    ):
+        loss.make_value_estimator(kind, **options)
+        torch.manual_seed(0)
+        out = loss(batch.clone())
+        results.append(sum(out[key] for key in out.keys() if key.startswith("loss_")))  # noqa: SIM118
+    assert results[0] != results[1] == results[2]
 
 
 @pytest.mark.parametrize("key", ["move", ("agent", "move")])

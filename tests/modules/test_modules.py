@@ -18,6 +18,7 @@ from composerl.modules import (
     MLP,
     Normalize,
     build,
+    deterministic_actor,
     gaussian_actor,
     tanh_gaussian_actor,
     twin_q,
@@ -25,7 +26,7 @@ from composerl.modules import (
 )
 
 BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 10.0))
-ACTORS = [gaussian_actor, tanh_gaussian_actor]
+ACTORS = [deterministic_actor, gaussian_actor, tanh_gaussian_actor]
 
 
 def data(rows=64, seed=0):
@@ -142,6 +143,7 @@ def test_normalisation_is_inside_every_network():
     raw = data()["observation"]
     scaled = (raw - stats[0]) / stats[1]
     for make in (
+        lambda **k: deterministic_actor(BOX, (8,), **k).greedy,
         lambda **k: gaussian_actor(BOX, (8,), **k).module[0].module.greedy,
         lambda **k: tanh_gaussian_actor(BOX, (8,), **k).module[0].module.greedy,
         lambda **k: value(BOX, (8,), **k).module,

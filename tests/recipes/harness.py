@@ -57,7 +57,7 @@ def small_config(recipe: ModuleType, out: Path, **changes: Any) -> Any:
 def run_in_process(path: Path, out: Path, kill_at: str | None = None, **changes: Any) -> int:
     """Run a small version of a recipe in a new process; returns its exit code.
 
-    ``kill_at`` is where the process kills itself with SIGKILL, see :func:`_arm`.
+    ``kill_at`` is where the process kills itself, or others, with SIGKILL, see :func:`_arm`.
     """
     process = _context.Process(target=_main, args=(path, out, kill_at, changes))
     process.start()
@@ -69,8 +69,8 @@ def run_in_process(path: Path, out: Path, kill_at: str | None = None, **changes:
 
 
 def _main(path: Path, out: Path, kill_at: str | None, changes: dict[str, Any]) -> None:
-    if kill_at:
-        _arm(kill_at)
+    for where in (kill_at or "").split():
+        _arm(where)
     recipe = load_recipe(path)
     recipe.main(small_config(recipe, out, **changes))
 
@@ -80,7 +80,8 @@ def _arm(kill_at: str) -> None:
 
     ``update:n`` in the n-th update, before its optimizer steps; ``checkpoint:n`` with the n-th
     checkpoint half written; ``rename:n`` with it written but not renamed; ``row:n`` with half of
-    the n-th metrics row on the disk.
+    the n-th metrics row on the disk. ``worker:n`` kills a worker before the n-th batch is asked of
+    it, and the process itself goes on.
     """
     where, number = kill_at.split(":")
     left = int(number)
@@ -95,6 +96,7 @@ def _arm(kill_at: str) -> None:
 
     from composerl import update
     from composerl.bookkeeping import checkpoint, metrics
+    from composerl.data.collect import workers
 
     if where == "update":
         whole_step = update.Update.__call__
@@ -128,6 +130,16 @@ def _arm(kill_at: str) -> None:
             return written
 
         metrics.MetricsFile.write = half
+    elif where == "worker":
+        ask = workers.Workers.ask
+
+        def murder(self: Any, *args: Any, **options: Any) -> None:
+            if due():
+                pid = self._shares[-1].__ray_call__.remote(lambda share: os.getpid())
+                os.kill(self._ray.get(pid), signal.SIGKILL)
+            ask(self, *args, **options)
+
+        workers.Workers.ask = murder
     else:
         raise ValueError(kill_at)
 

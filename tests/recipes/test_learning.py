@@ -18,8 +18,11 @@ from composerl.losses import DreamerLoss
 PATHS = {path.stem: path for path in RECIPES}
 
 #: Recipe -> mean return over 20 episodes (Catch: 50) that its defaults must reach, CPU seconds
-#: they may take. Breakout takes a day: what it must do in minutes stands below.
+#: they may take. Cloning's is the mean of its data. Breakout takes a day: what it must do in
+#: minutes stands below.
 GOALS = {
+    "bc_pendulum": (-158.0, 60.0),
+    "cql_cartpole": (475.0, 60.0),
     "cql_pendulum": (-200.0, 300.0),
     "dreamer_catch": (0.9, 1200.0),
     "fqf_cartpole": (475.0, 150.0),
@@ -27,11 +30,16 @@ GOALS = {
     "iql_pendulum": (-200.0, 120.0),
     "iqn_cartpole": (475.0, 90.0),
     "mbpo_pendulum": (-200.0, 240.0),
+    "ppo_cartpole": (475.0, 90.0),
+    "sac_pendulum": (-200.0, 120.0),
+    "td3bc_pendulum": (-200.0, 120.0),
     "xql_pendulum": (-200.0, 120.0),
 }
 
 #: Recipe -> environment steps within which two consecutive evaluations must reach 475.
-EARLY = {"fqf_cartpole": 15_000, "gail_cartpole": 25_000, "iqn_cartpole": 15_000}
+EARLY = {
+    "fqf_cartpole": 15_000, "gail_cartpole": 25_000, "iqn_cartpole": 15_000, "ppo_cartpole": 30_000,
+}  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -142,3 +150,30 @@ def test_the_penalty_saves_cql_from_narrow_data(tmp_path):
     # After the cloning both are at -390; then one stays there and the other falls to -1360.
     assert careful["final"]["return"] > -500
     assert careless["final"]["return"] < -1000
+
+
+def test_imitation_saves_td3_from_narrow_data(tmp_path):
+    """The same run without it, offline TD3, believes in actions that nobody tried."""
+    flags = {"dataset": "noisy", "steps": 3000}
+    careful = train("td3bc_pendulum", tmp_path / "bc", alpha=0.5, **flags)
+    careless = train("td3bc_pendulum", tmp_path / "td3", alpha=None, **flags)
+    assert careful["final"]["return"] > -200  # -144
+    assert careless["final"]["return"] < -1000  # -1362
+
+
+def test_the_penalty_saves_discrete_cql_from_narrow_data(tmp_path):
+    """An expert's data with few slips, from which double DQN learns to fall."""
+    careful = train("cql_cartpole", tmp_path / "cql", dataset="noisy")
+    careless = train("cql_cartpole", tmp_path / "dqn", dataset="noisy", alpha=0.0)
+    assert careful["final"]["return"] >= 475
+    assert careless["final"]["return"] < 50
+
+
+def test_cloning_gives_what_the_data_have(tmp_path):
+    """Noise is averaged away, so that it is a little better than demonstrations with noise."""
+    demonstrations = load_dataset("noisy", "Pendulum-v1").returns().mean()
+    assert demonstrations == pytest.approx(GOALS["bc_pendulum"][0], abs=1)
+    mixed = train("bc_pendulum", tmp_path / "mixed", dataset="mixed")
+    assert mixed["final"]["return"] < -500
+    cartpole = train("bc_pendulum", tmp_path / "cartpole", env="CartPole-v1")
+    assert cartpole["final"]["return"] >= 475

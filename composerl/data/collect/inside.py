@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torchrl.collectors import RandomPolicy
 from torchrl.data import Categorical
 from torchrl.envs import Compose, DoubleToFloat, EnvBase, GymWrapper, Transform, TransformedEnv
-from torchrl.envs.transforms import CatTensors, ObservationNorm, RewardClipping, RewardScaling
+from torchrl.envs.transforms import (
+    ActionMask,
+    CatTensors,
+    ObservationNorm,
+    RewardClipping,
+    RewardScaling,
+)
+
+from composerl.envs.masks import MASK, random_allowed
 
 __all__ = ["Asking", "Inside", "apply", "asks_at_steps", "look_inside"]
 
@@ -93,6 +101,8 @@ def _flat(transform: Transform) -> list[Transform]:
 
 def _is_simple(layer: Transform, ndim: int) -> bool:
     """Whether it does to a batch of steps what it does to one step."""
+    if type(layer) is ActionMask:  # for random actions, which keep to the masks here too
+        return list(layer.in_keys) == ["action", MASK]
     keys = _SIMPLE.get(type(layer))
     if keys is None or list(layer.in_keys) != list(layer.out_keys) or set(layer.in_keys) - keys:
         return False
@@ -109,7 +119,9 @@ def _is_simple(layer: Transform, ndim: int) -> bool:
 
 
 def _gym_environments(env: EnvBase) -> list[gym.Env]:
-    if type(env) is not GymWrapper or env.wrapper_frame_skip != 1 or env.info_dict_reader:
+    if type(env) is not GymWrapper or env.wrapper_frame_skip != 1:
+        return []
+    if any(reader.keys != [MASK] for reader in env.info_dict_reader):
         return []
     envs = [env._env]
     if isinstance(env._env, gym.vector.VectorEnv):
@@ -139,15 +151,22 @@ class Asking:
 
     ``wrapped`` is the policy, made to take TensorDicts. One with ``explore(observation) ->
     action`` is called by that when it is to explore.
+
+    Where other processes step the environments before and after these (``elsewhere``), it is asked
+    about all of them, theirs being blank: it then draws the same random numbers, and rounds the
+    same, as if all were here.
     """
+
+    elsewhere = (0, 0)
 
     def __init__(
         self, policy: Any, wrapped: Callable[[TensorDictBase], TensorDictBase], env: EnvBase
     ) -> None:
         self.policy, self.wrapped, self.env = policy, wrapped, env
-        self.explore: Callable[[Tensor], Tensor] | None = getattr(policy, "explore", None)
+        self.explore: Callable[..., Tensor] | None = getattr(policy, "explore", None)
         self.single = not env.batch_size
-        self._zeros: dict[str, Tensor] | None = None
+        self.heeds_masks = MASK in (getattr(policy, "in_keys", None) or ())
+        self._zeros: dict[str, Tensor] | None = {} if isinstance(policy, RandomPolicy) else None
 
     @property
     def needs_no_more(self) -> bool:
@@ -155,7 +174,7 @@ class Asking:
         if self.explore is not None or isinstance(self.policy, RandomPolicy):
             return True
         keys = getattr(self.wrapped, "in_keys", None)
-        return keys is not None and list(keys) == ["observation"]
+        return keys is not None and list(keys) in (["observation"], ["observation", MASK])
 
     @cached_property
     def device(self) -> torch.device:
@@ -164,23 +183,58 @@ class Asking:
         return next((p.device for p in parameters), torch.device("cpu"))
 
     def act(
-        self, obs: np.ndarray, *, exploring: bool, at_random: bool = False
+        self,
+        obs: np.ndarray,
+        masks: np.ndarray | None = None,
+        *,
+        exploring: bool,
+        at_random: bool = False,
     ) -> dict[str, Tensor]:
-        """What the policy writes for observations ``(environments, ...)``.
+        """What the policy writes for observations ``(environments, ...)``, and masks if any.
 
         Or random actions, and zeros for all that it would have written besides.
         """
-        if at_random:
+        # A RandomPolicy knows no masks.
+        if at_random or (masks is not None and isinstance(self.policy, RandomPolicy)):
             if self._zeros is None and (self.explore is None or not exploring):
                 with torch.random.fork_rng():  # no number of the run is drawn for this
-                    said = self.act(obs, exploring=exploring)
+                    said = self.act(obs, masks, exploring=exploring)
                 self._zeros = {k: torch.zeros_like(v) for k, v in said.items() if k != "action"}
-            return {"action": self.env.action_spec.rand().cpu(), **(self._zeros or {})}
-        observation = torch.from_numpy(obs[0] if self.single else obs)
+            return {"action": self.random_action(masks), **(self._zeros or {})}
+        seen = {"observation": self.among_all(torch.from_numpy(obs[0] if self.single else obs))}
+        if masks is not None and self.heeds_masks:
+            allowed = torch.from_numpy(masks[0] if self.single else masks)
+            seen[MASK] = self.among_all(allowed, blank=True)
         if self.explore is not None and exploring:
-            batch = observation.unsqueeze(0) if self.single else observation
-            action = self.explore(batch.to(self.device)).cpu()
+            batch = [(x.unsqueeze(0) if self.single else x).to(self.device) for x in seen.values()]
+            action = self.of_these(self.explore(*batch).cpu())
             return {"action": action.squeeze(0) if self.single else action}
-        data = TensorDict({"observation": observation.clone()}, self.env.batch_size)
-        out = self.wrapped(data.to(self.device)).cpu()
-        return {key: value for key, value in out.items() if key != "observation"}
+        copies = {key: value.clone() for key, value in seen.items()}
+        size = copies["observation"].shape[: len(self.env.batch_size)]
+        out = self.wrapped(TensorDict(copies, size).to(self.device)).cpu()
+        return {key: self.of_these(value) for key, value in out.items() if key not in seen}
+
+    def random_action(self, masks: np.ndarray | None = None) -> Tensor:
+        """One for each environment, of those allowed."""
+        if masks is not None:
+            allowed = torch.from_numpy(masks[0] if self.single else masks)
+            return self.of_these(random_allowed(self.among_all(allowed, blank=True)))
+        spec = self.env.action_spec
+        if any(self.elsewhere):
+            one = self.env.action_spec_unbatched
+            spec = one.expand(sum(self.elsewhere) + self.env.batch_size.numel(), *one.shape)
+        return self.of_these(spec.rand().cpu())
+
+    def among_all(self, rows: Tensor, *, blank: float = 0) -> Tensor:
+        """Rows of these environments between blank ones for those elsewhere."""
+        if not any(self.elsewhere):
+            return rows
+        before, after = self.elsewhere
+        whole = rows.new_full((before + len(rows) + after, *rows.shape[1:]), blank)
+        whole[before : before + len(rows)] = rows
+        return whole
+
+    def of_these(self, rows: Tensor) -> Tensor:
+        """The rows of these environments among those of all."""
+        before, after = self.elsewhere
+        return rows[before : len(rows) - after] if before + after else rows

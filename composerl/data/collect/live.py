@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from composerl._private import unchecked_tensordict
 from composerl.data.collect.inside import Inside, apply
+from composerl.envs.masks import MASK
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Finished", "Live", "Steps", "for_gym"]
+__all__ = ["Finished", "Live", "Steps", "for_gym", "warn_of_other"]
 
 
 class Finished:
@@ -28,11 +30,18 @@ class Finished:
         self.latest: deque[tuple[float, int]] = deque(maxlen=20)
         self.number = 0
 
-    def add(self, live: Live, i: int) -> None:
-        """The episode in environment i, whose return and length count from zero again."""
-        self.latest.append((live.returns[i], live.lengths[i]))
-        self.number += 1
+    def add(self, live: Live, i: int, t: int) -> None:
+        """The episode in environment i, whose return and length count from zero again.
+
+        It was the step t of the batch that ended it.
+        """
+        self.note(live.returns[i], live.lengths[i])
         live.returns[i], live.lengths[i] = 0.0, 0
+
+    def note(self, gained: float, length: int) -> None:
+        """An episode's return and length."""
+        self.latest.append((gained, length))
+        self.number += 1
 
     def count(self, batch: TensorDictBase, live: Live) -> None:
         """Those that end in a batch of TorchRL's own rollout."""
@@ -40,11 +49,11 @@ class Finished:
         reward = batch["next", "reward"].reshape(number, -1).tolist()
         done = batch["next", "done"].reshape(number, -1).tolist()
         for i in range(number):
-            for gained, end in zip(reward[i], done[i], strict=True):
+            for t, (gained, end) in enumerate(zip(reward[i], done[i], strict=True)):
                 live.returns[i] += gained
                 live.lengths[i] += 1
                 if end:
-                    self.add(live, i)
+                    self.add(live, i, t)
 
     def metrics(self) -> dict[str, float]:
         """Means over the latest ones, and the number of all."""
@@ -68,11 +77,22 @@ class Finished:
 
 
 class Live:
-    """Where the environments stand between two steps; ``obs`` is what the policy sees of them."""
+    """Where the environments stand between two steps; ``obs`` is what the policy sees of them.
 
-    def __init__(self, obs: np.ndarray, ids: np.ndarray | None = None) -> None:
+    ``masks`` ``(environments, actions)``, if they have any, say which actions are allowed now.
+    ``first`` is how many there are before them in other processes: each is seeded by its number
+    among all, and has the same episodes wherever it is stepped.
+    """
+
+    def __init__(
+        self,
+        obs: np.ndarray,
+        ids: np.ndarray | None = None,
+        masks: np.ndarray | None = None,
+        first: int = 0,
+    ) -> None:
         number = len(obs)
-        self.obs = obs
+        self.obs, self.masks, self.first = obs, masks, first
         self.ids = np.zeros(number, np.int64) if ids is None else ids
         self.returns = [0.0] * number
         self.lengths = [0] * number
@@ -82,11 +102,17 @@ class Live:
     def start(self, env: gym.Env, i: int, seed: int | None) -> Any:
         """Start the next episode of environment i; returns its first observation."""
         self.returns[i], self.lengths[i], self.actions[i] = 0.0, 0, []
-        if seed is None:
-            return env.reset()[0]
-        state = np.random.SeedSequence([seed, i, self.started[i]]).generate_state(1)
-        self.started[i] += 1
-        return env.reset(seed=int(state[0]))[0]
+        number = None
+        if seed is not None:
+            words: Any = [seed, self.first + i, self.started[i]]
+            if seed < 1 << 32:  # the same to numpy, and half the time
+                words = np.array(words, np.uint32)
+            self.started[i] += 1
+            number = int(np.random.SeedSequence(words).generate_state(1)[0])
+        seen, info = env.reset(seed=number)
+        if self.masks is not None:
+            self.masks[i] = info[MASK]
+        return seen
 
     def step(self, env: gym.Env, i: int, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Act in environment i; returns what it says."""
@@ -94,6 +120,8 @@ class Live:
         self.returns[i] += float(said[1])
         self.lengths[i] += 1
         self.actions[i].append(action)
+        if self.masks is not None:
+            self.masks[i] = said[4][MASK]
         return said
 
     def play_again(
@@ -112,33 +140,43 @@ class Live:
             seen, over = self.start(env, i, seed), False
             self.returns[i], self.lengths[i], self.actions[i] = before
             for action in self.actions[i]:
-                seen, _, ended, cut, _ = env.step(action)
+                seen, _, ended, cut, info = env.step(action)
                 over = ended or cut
+                if self.masks is not None:
+                    self.masks[i] = info[MASK]
                 if over:
                     break
             if over or not np.array_equal(np.asarray(see(seen), self.obs.dtype), self.obs[i]):
-                _log.warning(
-                    f"environment {i} does not repeat itself from its seed: it goes on with a "
-                    "new episode, and this run will differ from one that was not interrupted"
-                )
+                warn_of_other(self.first + i)
                 failed.append(i)
         return failed
 
-    def state_dict(self) -> dict[str, Any]:
-        """What leads there again, and what must be found there."""
+    def follow(self, state: dict[str, Any]) -> None:
+        """Be where these environments are after some steps elsewhere, by the state from there."""
+        after = Live.from_state_dict(state)
+        self.obs, self.returns, self.lengths = after.obs, after.returns, after.lengths
+        self.started = after.started
+        for kept, newest, length in zip(self.actions, after.actions, self.lengths, strict=True):
+            kept += newest
+            del kept[: len(kept) - length]
+
+    def state_dict(self, newest: int = sys.maxsize) -> dict[str, Any]:
+        """What leads there again, and what must be found there; of actions the ``newest``."""
         return {
             "obs": torch.from_numpy(self.obs.copy()),
             "ids": torch.from_numpy(self.ids.copy()),
             "returns": list(self.returns),
             "lengths": list(self.lengths),
             "started": list(self.started),
-            "actions": [torch.from_numpy(np.array(actions)) for actions in self.actions],
+            "actions": [torch.from_numpy(np.array(taken[-newest:])) for taken in self.actions],
         }
 
     @classmethod
-    def from_state_dict(cls, state: dict[str, Any]) -> Live:
-        """What :meth:`state_dict` was made from."""
-        live = cls(state["obs"].numpy().copy(), state["ids"].numpy().copy())
+    def from_state_dict(
+        cls, state: dict[str, Any], masks: np.ndarray | None = None, first: int = 0
+    ) -> Live:
+        """What :meth:`state_dict` was made from; masks come back when it is played again."""
+        live = cls(state["obs"].numpy().copy(), state["ids"].numpy().copy(), masks, first)
         live.returns, live.lengths = list(state["returns"]), list(state["lengths"])
         live.started = list(state["started"])
         # Integers as Python's, rows as numpy's, as the environments got them.
@@ -149,10 +187,19 @@ class Live:
         return live
 
 
+def warn_of_other(environment: int) -> None:
+    """Say that an environment was led to another place than before."""
+    _log.warning(
+        f"environment {environment} does not repeat itself from its seed: it goes on with a new "
+        "episode, and this run will differ from one that was not interrupted"
+    )
+
+
 def for_gym(action: Tensor, space: gym.Space) -> Any:
     """A batch of actions as gymnasium environments take them, one after the other."""
     if isinstance(space, gym.spaces.Discrete):
-        return (action.reshape(-1) + int(space.start)).tolist()
+        moves = action.reshape(-1).tolist()
+        return [move + int(space.start) for move in moves] if space.start else moves
     # A copy, theirs to change.
     return action.numpy().reshape(-1, *(space.shape or ())).astype(space.dtype)
 
@@ -160,8 +207,8 @@ def for_gym(action: Tensor, space: gym.Space) -> Any:
 class Steps:
     """Buffers ``(environments, time, ...)`` that a rollout writes to."""
 
-    def __init__(self, seen: np.ndarray, inside: Inside, number: int) -> None:
-        shape = (len(seen), number)
+    def __init__(self, live: Live, inside: Inside, number: int) -> None:
+        seen, shape = live.obs, (len(live.obs), number)
         self.inside = inside
         raw = inside.raw_dtype if inside.observation else seen.dtype
         self.obs = np.empty((*shape, *seen.shape[1:]), seen.dtype)
@@ -169,7 +216,11 @@ class Steps:
         self.reward = np.empty((*shape, 1), np.float32)
         self.terminated = np.zeros((*shape, 1), bool)
         self.truncated = np.zeros((*shape, 1), bool)
-        self.ids = np.empty(shape, np.int64)
+        self.ids = np.repeat(live.ids[:, None], number, 1)
+        self.masks = self.next_masks = None
+        if live.masks is not None:
+            self.masks = np.empty((*shape, live.masks.shape[1]), bool)
+            self.next_masks = np.empty_like(self.masks)
         self.said: list[dict[str, Tensor]] = []  # what the policy wrote, step by step
 
     def tensordict(self, *, ids: bool, single: bool) -> TensorDict:
@@ -191,6 +242,8 @@ class Steps:
             "observation": apply(self.inside.observation, tensor(self.next_obs)),
             "reward": apply(self.inside.reward, tensor(self.reward)),
         }
+        if self.masks is not None and self.next_masks is not None:
+            root[MASK], following[MASK] = tensor(self.masks), tensor(self.next_masks)
         root["next"] = unchecked_tensordict(following | ends, size, names=names)
         if ids:
             traj_ids = {"traj_ids": tensor(self.ids)}

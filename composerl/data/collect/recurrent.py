@@ -41,8 +41,11 @@ class RecordCollector(VectorCollector):
     the same records in a :class:`~composerl.data.RecordEnv`, but takes twice as long (142 us a
     record against 69, 16 environments of Catch and the smallest of Dreamer's networks).
 
-    Seeds, metrics and checkpoints are those of :class:`~composerl.data.VectorCollector`: loading
-    a ``state_dict`` plays the episodes under way again, and gives the policy its state back.
+    Seeds, metrics, checkpoints and workers are those of :class:`~composerl.data.VectorCollector`:
+    loading a ``state_dict`` plays the episodes under way again, and gives the policy its state
+    back. Workers give the numbers of one process if a batch has one record of each environment;
+    with more, none knows when the episodes of all others have ended at once, where one process
+    would not ask the policy.
 
     Arguments are those of :class:`~composerl.data.VectorCollector`, over an environment of
     :func:`composerl.envs.make_env`; ``frames_per_batch`` is one record of each environment by
@@ -51,6 +54,7 @@ class RecordCollector(VectorCollector):
 
     _remembers = True
     _state: dict[str, Tensor] | None  # None: the policy has seen nothing
+    _unseen: list[bool]
 
     def __init__(
         self,
@@ -90,22 +94,28 @@ class RecordCollector(VectorCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """That of the episodes, and the policy's state in them."""
-        state = self._state
-        return super().state_dict() | {
-            "recurrent": None if state is None else {k: v.cpu() for k, v in state.items()},
-            "unseen": list(self._unseen),
-        }
+        return super().state_dict() | self._memory()
 
     def load_state_dict(self, state_dict: dict[str, Any], **kwargs: Any) -> None:
         """Restore what :meth:`state_dict` returned."""
-        own = dict(state_dict)
-        state, self._unseen = own.pop("recurrent"), list(own.pop("unseen"))
+        self._recall(state_dict)
+        own = {k: v for k, v in state_dict.items() if k not in ("recurrent", "unseen")}
         super().load_state_dict(own, **kwargs)
-        self._state = state
-        if state is not None:
-            self._state = {key: value.to(self._asking.device) for key, value in state.items()}
 
     # ---- inside ----------------------------------------------------------------------------
+
+    def _memory(self) -> dict[str, Any]:
+        state, of_these = self._state, self._asking.of_these
+        if state is not None:
+            state = {key: of_these(value).cpu() for key, value in state.items()}
+        return {"recurrent": state, "unseen": list(self._unseen)}
+
+    def _recall(self, memory: dict[str, Any]) -> None:
+        state, self._unseen = memory["recurrent"], list(memory["unseen"])
+        if state is not None:
+            device, among_all = self._asking.device, self._asking.among_all
+            state = {key: among_all(value.to(device)) for key, value in state.items()}
+        self._state = state
 
     def _rollout(self) -> TensorDict:
         if self._live is None:
@@ -120,7 +130,7 @@ class RecordCollector(VectorCollector):
         first, terminal = np.zeros(shape, bool), np.zeros(shape, bool)
         for t in range(shape[1]):
             # Not asked when all episodes only start: nothing would come of its answer.
-            if not all(self._unseen):
+            if not (self._rest_unseen and all(self._unseen)):
                 choice = self._choose(live)
                 moves, chosen = for_gym(choice, space), choice.numpy()
             over = []
@@ -135,8 +145,9 @@ class RecordCollector(VectorCollector):
                 if ended or cut:
                     over.append(i)
             obs[:, t] = live.obs
+            self._rest_unseen = not any(self._asking.elsewhere)  # so far as can be known here
             for i in over:
-                self._finished.add(live, i)
+                self._finished.add(live, i, t)
                 self._begin(live, i)
         arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
                   "terminal": terminal}  # fmt: skip
@@ -149,18 +160,20 @@ class RecordCollector(VectorCollector):
         """Actions ``(environments, ...)`` for the observations; the policy remembers them."""
         if isinstance(self.policy, RandomPolicy) or self._should_use_random_frames():
             self._state = None
-            action = self.env.action_spec.rand()
+            action = self._asking.random_action()
             return action if self.env.batch_size else action.unsqueeze(0)
-        first = torch.tensor([length == 0 for length in live.lengths], device=self._asking.device)
+        asking = self._asking
+        first = torch.tensor([length == 0 for length in live.lengths], device=asking.device)
+        first = asking.among_all(first)
         if self._state is None:
-            self._state = self.policy.initial(len(live.obs))
+            self._state = self.policy.initial(len(first))
             first.fill_(True)
         # A copy, as the policy may keep it and the array is written to.
-        seen = torch.tensor(live.obs, device=self._asking.device)
+        seen = asking.among_all(torch.tensor(live.obs, device=asking.device))
         random = self.exploration_type == ExplorationType.RANDOM
         act = self.policy.explore if random else self.policy.greedy
         action, self._state = act(seen, self._state, first)
-        return action.cpu()
+        return asking.of_these(action.cpu())
 
     def _start_episodes(self) -> None:
         self._forget()
@@ -173,4 +186,4 @@ class RecordCollector(VectorCollector):
     def _forget(self) -> None:
         """All that the environments show now is new, and the policy has seen none of it."""
         self._state = None
-        self._unseen = [True] * len(self._envs)  # whose observation is in no record yet
+        self._unseen = [True] * len(self._envs)

@@ -1,23 +1,27 @@
-"""A TorchRL collector without the cost of one TensorDict per step."""
+"""The collector: environments stepped in this process, or by workers in others."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
-from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
-from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.envs.utils import RandomPolicy
 
-from composerl.data.collect.inside import Asking, Inside, asks_at_steps, look_inside
-from composerl.data.collect.live import Finished, Live, Steps, for_gym
+from composerl._private import unchecked_tensordict
+from composerl.data.collect.live import Live, warn_of_other
+from composerl.data.collect.local import LocalCollector
+from composerl.data.collect.share import Answer, Contract
+from composerl.data.collect.workers import Workers
+from composerl.envs.make import maker_of
 
 __all__ = ["VectorCollector"]
 
 
-class VectorCollector(Collector):
+class VectorCollector(LocalCollector):
     """TorchRL's ``Collector``, stepping gymnasium environments with preallocated buffers.
 
     Iteration, arguments and batches (``(environments, time)``, TorchRL's layout) are those of
@@ -42,6 +46,25 @@ class VectorCollector(Collector):
     way every checkpoint starts new episodes, seeded by the number of frames so far, whether the run
     goes on or is resumed.
 
+    With ``workers``, so many processes of `Ray <https://docs.ray.io>`_ (extra ``ray``; at
+    ``RAY_ADDRESS``, or started on this machine) step the environments, an equal share each, by the
+    weights that the policy has when a batch is asked for. Each asks the policy about all
+    environments, those of others being blank, and so draws and rounds as one process would: **the
+    batches, and all that follows, are those of one process, bit for bit, with any number of
+    workers**, and a state may be loaded with another number. A worker that dies is started again
+    and plays its episodes again; a line is logged. Workers divide the cost of the environments,
+    not that of the policy. They need a seed and the fast way; and the numbers are those of one
+    process only where that asks the policy on the CPU, with one thread, and the policy draws as
+    often whatever it sees. TorchRL's ``RayCollector`` has no such thing: what its workers draw,
+    and settings of a policy that are no weights (``epsilon``), are in no state and not sent, a
+    dead worker is an error, ``total_frames=-1`` ends at once.
+
+    ``collect="async"`` asks for the next batch as soon as one has come, so that environments and
+    updates take their time together, and each worker asks the policy about its own environments.
+    The policy that acts is then one batch old, and the numbers are those of so many workers, the
+    same each time; every checkpoint (``state_dict``) throws the batch under way away, whether the
+    run goes on or is resumed.
+
     Args:
         create_env_fn: the environment, or a function that makes it.
         policy: what acts; None acts at random.
@@ -49,11 +72,13 @@ class VectorCollector(Collector):
     Keyword Args:
         frames_per_batch: environment steps of a batch, over all environments together.
         seed: of the episodes; None leaves them to the environment's own seeding.
+        workers: processes that step the environments; 0, this one does.
+        collect: ``"sync"``, or ``"async"`` for speed, with workers.
         kwargs: of TorchRL's ``Collector``, among them ``init_random_frames`` (so many steps at the
             start act at random) and ``total_frames`` (end of the iteration; -1, none).
     """
 
-    _remembers = False  # the state of a policy, from step to step
+    _workers: Workers | None = None
 
     def __init__(
         self,
@@ -62,166 +87,101 @@ class VectorCollector(Collector):
         *,
         frames_per_batch: int,
         seed: int | None = None,
+        workers: int = 0,
+        collect: Literal["sync", "async"] = "sync",
         **kwargs: Any,
     ) -> None:
-        # A policy with memory needs the environment to carry its state, the others nothing.
-        carry = bool(getattr(policy, "recurrent", False)) and not self._remembers
-        kwargs.setdefault("auto_register_policy_transforms", carry)
-        super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **kwargs)
-        self._seed = seed
-        self._restart = seed is not None  # new episodes before the next batch
-        self._live: Live | None = None
-        self._finished = Finished()
-        self._asking = Asking(self.policy, self._wrapped_policy, self.env)
-        stateful = getattr(self.policy, "recurrent", False) and not self._remembers
-        needs_more = stateful or asks_at_steps(kwargs) or not self._asking.needs_no_more
-        self._inside = Inside([], [], []) if needs_more else look_inside(self.env)
-        self._envs = self._inside.envs
-        self._in_place = self.return_same_td and self._use_buffers
-        self._batch: TensorDictBase | None = None
-        if self.fast:
-            # Every batch is a new one: TorchRL's iterator need not copy it, nor look for private
-            # entries where none can be.
-            self.return_same_td |= self.replay_buffer is None
-            self._exclude_private_keys = self._asking.explore is None or self.postproc is not None
+        super().__init__(
+            create_env_fn, policy, frames_per_batch=frames_per_batch, seed=seed, **kwargs
+        )
+        if workers:
+            self._workers = self._hire(workers, ahead=collect == "async")
 
-    @property
-    def fast(self) -> bool:
-        """Whether rollouts are made without a TensorDict per step."""
-        return bool(self._envs)
-
-    def metrics(self) -> dict[str, float]:
-        """Mean return and length of the latest finished episodes, and how many there were.
-
-        On the fast way returns are sums of the environment's own rewards, whatever transforms
-        make of them; on TorchRL's, of the rewards in the batches.
-        """
-        return self._finished.metrics()
-
-    # ---- TorchRL's interface -----------------------------------------------------------------
-
-    def rollout(self) -> TensorDictBase:
-        """One batch."""
-        if self._restart:
-            self._start_episodes()
-        if not self.fast:
-            batch = super().rollout()
-            if batch is not None:
-                self._live = self._live or Live(np.zeros(max(1, self.n_env)))
-                self._finished.count(batch, self._live)
-            return batch
-        if self.pre_collect_hook is not None:
-            self.pre_collect_hook()
-        with torch.no_grad(), set_exploration_type(self.exploration_type):
-            batch = self._rollout()
-        if self.storing_device is not None:
-            batch = batch.to(self.storing_device)
-        if self._in_place:
-            self._batch = batch = batch if self._batch is None else self._batch.update_(batch)
-        return batch
-
-    def reset(self, index: Any = None, **kwargs: Any) -> None:
-        """Start new episodes, in all environments or in some; their seeds go on."""
-        if self._live is None or not self.fast:
-            super().reset(index, **kwargs)
-            self._live = None
-            return
-        if kwargs:
-            raise TypeError(f"a reset between batches takes no options, got {list(kwargs)}")
-        chosen = torch.zeros(self.env.batch_size, dtype=torch.bool)
-        chosen[... if index is None else index] = True
-        for i in chosen.reshape(-1).nonzero()[:, 0].tolist():
-            self._begin(self._live, i)
-
-    def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the environments, and start new episodes by it."""
-        following = super().set_seed(seed, static_seed)
-        if self._seed is not None and self.fast:
-            self._seed, self._live, self._restart = seed, None, True
-        else:
-            self.reset()
-        return following
+    def _hire(self, number: int, *, ahead: bool) -> Workers:
+        if self._seed is None or not self.fast:
+            raise ValueError(
+                "workers need a seed, environments of composerl.envs.make_env over gymnasium ones "
+                "with simple transforms at most, and a policy of observations alone"
+            )
+        make = partial(
+            type(self),
+            seed=self._seed,
+            set_truncated=self.set_truncated,
+            track_traj_ids=False,
+            trust_policy=self.trust_policy,
+            use_buffers=False,
+        )
+        policy = None if isinstance(self.policy, RandomPolicy) else self.policy
+        contract = Contract(make, maker_of(self.env), policy, self.frames_per_batch)
+        return Workers(number, contract, len(self._envs), ahead=ahead)
 
     def state_dict(self) -> dict[str, Any]:
         """TorchRL's, the episodes finished lately, and what leads to where those under way are."""
-        live = self._live if self.fast and self._seed is not None else None
-        if live is None:
-            self._restart = self._seed is not None
-        return dict(super().state_dict()) | {
-            "finished": self._finished.state_dict(),
-            "live": None if live is None else live.state_dict(),
-        }
+        if self._workers is not None and self._workers.ahead:
+            self._workers.lose()
+        return super().state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any], **kwargs: Any) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        # A policy without weights has no state, which TorchRL's load asks for nevertheless.
-        kwargs.setdefault("strict", "policy_state_dict" in state_dict)
-        super().load_state_dict(state_dict, **kwargs)
-        if "traj_pool" in state_dict and self._seed is not None:
-            # TorchRL has handed out ids for the episodes of the carrier, which end unplayed.
-            self._traj_pool.load_state_dict(state_dict["traj_pool"])
-        self._finished.load_state_dict(state_dict["finished"])
-        saved = state_dict["live"] if self.fast else None
-        self._live = None
-        if saved is not None and self._seed is not None:
-            self._live = live = Live.from_state_dict(saved)
-            for i in live.play_again(self._envs, self._seed, self._inside.see):
-                self._begin(live, i)
-        elif self.fast and self._seed is None:
-            self.reset()  # what the environments were left at is not what was stored
-        self._restart = self._seed is not None and self._live is None
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """End the workers, and close the environments here."""
+        self._workers = None  # Ray ends a process that nobody can ask any more
+        super().shutdown(*args, **kwargs)
 
-    # ---- the fast rollout --------------------------------------------------------------------
-
-    def _rollout(self) -> TensorDict:
-        live = self._live = self._live or self._from_carrier()
-        envs, number = self._envs, self.frames_per_batch
-        steps = Steps(live.obs, self._inside, number)
-        exploring = self.exploration_type == ExplorationType.RANDOM
-        at_random = self._should_use_random_frames()
-        for t in range(number):
-            steps.obs[:, t] = live.obs
-            steps.ids[:, t] = live.ids
-            said = self._asking.act(live.obs, exploring=exploring, at_random=at_random)
-            steps.said.append(said)
-            actions = for_gym(said["action"], envs[0].action_space)
-            over = []
-            for i, env in enumerate(envs):
-                seen, gained, ended, cut, _ = live.step(env, i, actions[i])
-                steps.next_obs[i, t] = seen
-                steps.reward[i, t, 0] = gained
-                if ended or cut:
-                    steps.terminated[i, t, 0], steps.truncated[i, t, 0] = ended, cut
-                    over.append(i)
-            live.obs[:] = self._inside.see(steps.next_obs[:, t])
-            for i in over:
-                self._finished.add(live, i)
-                self._begin(live, i)
-        if self.set_truncated:
-            steps.truncated[:, -1] = True
-        return steps.tensordict(ids=self.track_traj_ids, single=not self.env.batch_size)
-
-    def _from_carrier(self) -> Live:
-        """The state that TorchRL's constructor or reset has left."""
-        obs = self._carrier.get("observation")
-        ids = self._carrier.get(("collector", "traj_ids"), None)
-        return Live(
-            obs.reshape(-1, *obs.shape[len(self.env.batch_size) :]).cpu().numpy().copy(),
-            None if ids is None else ids.reshape(-1).cpu().numpy().copy(),
-        )
-
-    def _start_episodes(self) -> None:
-        self._restart = False
-        if not self.fast:
-            state = np.random.SeedSequence([self._seed, self._frames]).generate_state(1)
-            self.set_seed(int(state[0] >> 1))
-            return
-        self._live = self._from_carrier()
-        for i in range(len(self._envs)):
-            self._begin(self._live, i)
+    def _lead_to(self, saved: dict[str, Any]) -> list[int]:
+        if self._workers is None:
+            return super()._lead_to(saved)
+        self._live = Live.from_state_dict(saved, self._carried_masks())
+        self._workers.lose()
+        return []
 
     def _begin(self, live: Live, i: int) -> None:
-        """Start the next episode of environment i."""
-        if self.track_traj_ids:
-            live.ids[i] = self._traj_pool.get_traj_and_increment().item()
-        live.obs[i] = self._inside.see(live.start(self._envs[i], i, self._seed))
+        super()._begin(live, i)
+        if self._workers is not None:
+            self._workers.lose()
+
+    def _one_batch(self) -> TensorDictBase:
+        workers = self._workers
+        if workers is None:
+            return super()._one_batch()
+        self._ask(workers)
+        batch = self._follow(workers.answer(self._place))
+        if workers.ahead:
+            self._ask(workers)
+        return batch
+
+    def _ask(self, workers: Workers) -> None:
+        workers.ask(
+            self._place,
+            at_random=isinstance(self.policy, RandomPolicy) or self._should_use_random_frames(),
+            exploration=self.exploration_type,
+            unseen=self._unseen,
+        )
+
+    def _place(self) -> dict[str, Any]:
+        """Where the environments are."""
+        assert self._live is not None
+        return {"seed": self._seed, "live": self._live.state_dict(), "memory": self._memory()}
+
+    def _follow(self, answer: Answer) -> TensorDict:
+        """Be where the workers' environments are after a batch; returns the batch."""
+        live = self._live
+        assert live is not None
+        for i in answer.failed:
+            warn_of_other(i)
+            self._name_episode(live, i)
+        ids = np.repeat(live.ids[:, None], self.frames_per_batch, 1)
+        for t, i, gained, length in answer.ended:
+            self._finished.note(gained, length)
+            self._name_episode(live, i)
+            ids[i, t + 1 :] = live.ids[i]
+        live.follow(answer.place["live"])
+        self._recall(answer.place["memory"])
+        size, names = torch.Size(ids.shape), answer.names
+
+        def node(values: dict[str, Any]) -> TensorDict:
+            parts = {k: node(v) if isinstance(v, dict) else v for k, v in values.items()}
+            return unchecked_tensordict(parts, size, names=names)
+
+        if self.track_traj_ids and not self._remembers:
+            answer.batch["collector"] = {"traj_ids": torch.from_numpy(ids)}
+        batch = node(answer.batch)
+        return batch if self.env.batch_size or self._remembers else batch[0]

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from composerl._files import replace_file
+from composerl._files import cache_dir, replace_file
 from composerl.data.offline.behaviours import Controller, act, controller_for, noise, random_share
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
@@ -134,6 +133,8 @@ def play_episodes(
         number = min(_LANES, episodes)
         envs = [stack.enter_context(closing(open_gym(env, **kwargs))) for _ in range(number)]
         spaces = Spaces.of(envs[0])
+        if spaces.masked:
+            raise ValueError(f"{env_name(env)} masks its actions, and datasets hold no masks")
         if not spaces.discrete and not np.isfinite(np.array([spaces.low, spaces.high])).all():
             raise ValueError(
                 f"{env_name(env)} has no bounds to its actions, so that random ones cannot be "
@@ -177,13 +178,6 @@ def _play(
 
 
 # ---- the cache ---------------------------------------------------------------------------------
-
-
-def cache_dir() -> Path:
-    """``$COMPOSERL_CACHE``, else ``$XDG_CACHE_HOME/composerl``, else ``~/.cache/composerl``."""
-    if chosen := os.environ.get("COMPOSERL_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "composerl"
 
 
 def _ships_with_gymnasium(env: str | Callable[..., gym.Env]) -> bool:

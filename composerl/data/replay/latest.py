@@ -34,6 +34,11 @@ class LatestStorage(PackedStorage):
 
     def set(self, cursor: Any, data: TensorDictBase, *, set_cursor: bool = True) -> None:
         """Append a round; drops the oldest beyond ``keep``."""
+        if not set_cursor:  # storage[index] = rows
+            super().set(cursor, data, set_cursor=False)
+            return
+        if not data.ndim:
+            data = data.unsqueeze(0)
         if data.ndim != 1 or not len(data):
             raise ValueError(f"rows of shape (rows,) are needed, got {tuple(data.shape)}")
         fresh = PackedStorage(len(data), device=self._place)

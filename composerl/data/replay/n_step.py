@@ -2,8 +2,8 @@
 
 from typing import Any
 
+import numpy as np
 import torch
-from tensordict import NestedKey
 from torch import Tensor
 from torchrl.data import TensorStorage
 from torchrl.data.replay_buffers import SampleUnit
@@ -13,7 +13,7 @@ from composerl.data.replay.tables import path_of
 
 __all__ = ["NStep"]
 
-_EPISODE = ("collector", "traj_ids")
+_EPISODE, _REWARD = ("collector", "traj_ids"), ("next", "reward")
 
 
 class NStep(SampleUnit):
@@ -46,8 +46,8 @@ class NStep(SampleUnit):
         self.n = n
         self.gamma = gamma
         self.num_envs = num_envs
-        self._ahead = num_envs * torch.arange(n)  # rows
-        self._discounts = gamma ** torch.arange(n)
+        self._ahead = num_envs * np.arange(n)[:, None]  # rows
+        self._discounts = (gamma ** torch.arange(n)).numpy()[:, None]
 
     def expand(
         self, index: Tensor, info: dict[Any, Any], storage: TensorStorage
@@ -55,20 +55,34 @@ class NStep(SampleUnit):
         """The same rows, with what follows them ``n`` steps later as their ``next``."""
         if self.n == 1:
             return index, info
-        ahead, discounts = self._ahead.to(index.device), self._discounts.to(index.device)
-        start, rows = index.unsqueeze(1), len(storage)
-        path = (start + ahead) % rows
+        ahead: Any = self._ahead
+        discounts: Any = self._discounts
+        # So few numbers take numpy a third of the time: tensors are for other devices only.
+        array: Any = Tensor.numpy
+        tensor: Any = torch.from_numpy
+        if index.device.type != "cpu":
+            array = tensor = _same
+            ahead, discounts = (torch.from_numpy(x).to(index.device) for x in (ahead, discounts))
+        packed = isinstance(storage, PackedStorage)
+        column = storage.column if packed else storage.get(slice(None)).get
+        start, rows = array(index), len(storage)
+        path = start + ahead
+        path %= rows
         # Beyond the newest row the ring holds the oldest ones.
-        later = (newest_row(storage) - start) % rows
-        alive = _same_episode(storage, path) & (ahead <= later)
-        count = alive.sum(1)
-        last = path.gather(1, count.unsqueeze(1) - 1).squeeze(1)
-        rewards = _column(storage, ("next", "reward"))[:, 0][path]
-        total = (rewards * alive * discounts).sum(1, keepdim=True)
-        steps = count.unsqueeze(1)
-        if isinstance(storage, PackedStorage):
+        alive = ahead <= (newest_row(storage) - start) % rows
+        if (episodes := column(_EPISODE)) is not None:
+            seen = array(episodes).reshape(-1)[path]
+            alive &= seen == seen[0]
+        else:
+            done = array(column(("next", "done")))[:, 0][path]
+            alive &= done.cumsum(0) == done
+        count = alive.sum(0)
+        rewards = array(column(_REWARD))[:, 0][path] * alive * discounts
+        total, steps = tensor(rewards.sum(0)[:, None]), tensor(count[:, None])
+        last = tensor((start + (count - 1) * self.num_envs) % rows)
+        if packed:
             columns = storage.next_columns(last)
-            columns |= {("next", "reward"): total, ("steps_to_next_obs",): steps}
+            columns |= {_REWARD: total, ("steps_to_next_obs",): steps}
             storage.put_instead(index, columns)
             return index, info
         # What is in `info` takes the place of what the storage has for the row.
@@ -77,18 +91,5 @@ class NStep(SampleUnit):
         return index, {**info, **found, "steps_to_next_obs": steps}
 
 
-def _column(storage: TensorStorage, key: NestedKey) -> Any:
-    """A column as a view, or None."""
-    if isinstance(storage, PackedStorage):
-        return storage.column(key)
-    return storage.get(slice(None)).get(key, None)
-
-
-def _same_episode(storage: TensorStorage, path: Tensor) -> Tensor:
-    """Which rows of each path are still of the first one's episode."""
-    episodes = _column(storage, _EPISODE)
-    if episodes is not None:
-        seen = episodes.reshape(-1)[path]
-        return seen == seen[:, :1]
-    done = _column(storage, ("next", "done"))[:, 0][path].long()
-    return done.cumsum(1) == done
+def _same(x: Any) -> Any:
+    return x

@@ -81,13 +81,18 @@ class PackedStorage(LazyTensorStorage):
         """The rows at an index."""
         if not isinstance(index, Tensor) or not index.ndim or index.dtype != torch.int64:
             return super().get(index)
-        found = self._gather(index, range(len(self._tables)))
         (rows, instead), self._instead = self._instead, (None, {})
-        return nested({**found, **instead} if rows is index else found, index.shape)
+        if rows is not index:
+            return nested(self._gather(index, range(len(self._tables))), index.shape)
+        needed = [
+            i for i, (_, names) in enumerate(self._layout) if not instead.keys() >= set(names)
+        ]
+        return nested({**self._gather(index, needed), **instead}, index.shape)
 
     def column(self, key: NestedKey) -> Tensor | None:
         """All of a column, written or not, as a view; None if there is none of that key."""
-        return self._columns.get(path_of(key))
+        # Most keys are paths as they are, and to make sure of it takes longer than all the rest.
+        return self._columns.get(key) if key in self._columns else self._columns.get(path_of(key))
 
     def next_columns(self, index: Tensor) -> dict[Column, Tensor]:
         """The columns under ``next`` of the rows at an index, without reading all of the rest."""
@@ -142,7 +147,7 @@ class PackedStorage(LazyTensorStorage):
     def _places(self, cursor: Any) -> Tensor:
         """The rows that an index of any kind means."""
         if isinstance(cursor, slice):
-            cursor = range(*cursor.indices(self.max_size))
+            cursor = range(*cursor.indices(len(self._tables[0])))
         rows = torch.as_tensor(cursor).reshape(-1)
         return rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
 

@@ -1,0 +1,122 @@
+"""Who may write into a run directory: one process, on one of all machines that see it.
+
+A lock tells apart the processes of one machine. It says nothing about another machine, nor does it
+stop a worker that was paused or cut off, taken for dead and replaced, when it comes back. So the
+directory also names its owner, by a token, and what is written is published in this order:
+
+1. written aside, in a directory ``.*.tmp``; 2. the token is read; 3. renamed to its place.
+
+A new owner sets its token, removes every ``.*.tmp``, and only then reads what there is. A worker
+that came to 3 with an old token had its file aside before the new one was set. Either it renames
+before the new owner looks, and that one goes on from there, or it finds nothing left to rename.
+Rows of metrics have no such order: a resumed run copies them to a file of its own, so that an
+earlier owner goes on with a file that nobody reads. What is removed was listed before the token
+was read, so it is older than the new owner; only the end of a finished run that is made longer
+(summary.json, policy.safetensors) has a name that comes again, and could be missing once.
+"""
+
+import fnmatch
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from composerl._files import read_json, remove, write_json
+
+__all__ = ["MARKS", "NODE", "Owner", "grant", "owner_of"]
+
+_LOCK, _OWNER = ".lock", ".owner"
+MARKS = (_LOCK, _OWNER)
+
+#: The variable by which :func:`grant` speaks to the process that is to be the owner.
+_GRANT = "COMPOSERL_GRANT"
+#: The variable with a cluster's name for this machine, where there is one.
+NODE = "COMPOSERL_NODE"
+
+
+class Owner:
+    """This process as the one that may write into a directory, which is made."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = _acquire(directory)
+        try:
+            token, _, where = os.environ.get(_GRANT, "").partition(" ")
+            granted = where == str(directory.resolve())
+            self._token = token if granted else secrets.token_hex(8)
+            if not granted:
+                write_json(directory / _OWNER, {"token": self._token})
+            _remove_asides(directory)
+            me = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
+            me |= {"node": os.environ[NODE]} if NODE in os.environ else {}
+            write_json(directory / _OWNER, me, self.check)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def check(self) -> None:
+        """Refuse to write into a directory that somebody else owns by now."""
+        now = owner_of(self.directory)
+        if now.get("token") != self._token:
+            by = f" by {now['host']}, process {now['pid']}" if "host" in now else ""
+            raise RuntimeError(
+                f"{self.directory} was taken over{by}: this process ends and writes nothing more"
+            )
+
+    def release(self) -> None:
+        """Let others have it; what was taken over is not ours to release."""
+        if owner_of(self.directory).get("token") == self._token:
+            self._lock.release()
+
+
+def owner_of(directory: Path) -> dict[str, Any]:
+    """``token``, ``host``, ``pid``, ``node`` of the last owner, as far as there are any.
+
+    Right after :func:`grant` there is the token alone.
+    """
+    try:
+        return read_json(directory / _OWNER)
+    except FileNotFoundError:
+        return {}
+
+
+def grant(directory: Path) -> tuple[str, dict[str, str]]:
+    """Take a directory, which is made, from whoever owns it, for a process yet to be started.
+
+    Returns: its token, and the variable for that process's environment.
+    """
+    token = secrets.token_hex(8)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / _OWNER, {"token": token})
+    # Whoever holds the lock now holds that of a file without a name. Windows refuses, and is right:
+    # all who can be meant there are on this machine, where the lock is enough.
+    with suppress(FileNotFoundError, PermissionError):
+        (directory / _LOCK).unlink()
+    return token, {_GRANT: f"{token} {directory.resolve()}"}
+
+
+def _acquire(directory: Path) -> BaseFileLock:
+    # Not of one thread: whichever closes the run releases it.
+    lock = FileLock(directory / _LOCK, timeout=0, thread_local=False)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ValueError(f"another process is training in {directory}") from None
+    except OSError as error:
+        raise OSError(f"--out {directory} cannot be written: {error}") from error
+    return lock
+
+
+def _remove_asides(directory: Path) -> None:
+    """Remove what was written aside and never renamed, by a killed owner or by one cut off."""
+    for place, directories, files in os.walk(directory):
+        for name in fnmatch.filter(files + directories, ".*.tmp"):
+            # What an earlier owner still adds to, it has not checked yet: that fails by itself.
+            with suppress(OSError):
+                remove(Path(place, name))
+        directories[:] = [name for name in directories if not name.endswith(".tmp")]

@@ -1,0 +1,149 @@
+"""``composerl league``: recipes with their presets and seeds, in one directory, as one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional
+
+from composerl._files import read_yaml, write_json
+from composerl.catalog import find_recipe
+from composerl.config import suggest
+
+__all__ = ["league"]
+
+KEYS = {"recipes", "seeds", "settings"}
+
+
+def league(
+    file: Positional[Path],
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    jobs: int | None = None,
+    on: str | None = None,
+    gpus: float = 0,
+) -> None:
+    """Run every recipe of FILE with each of its presets and seeds; one table at the end.
+
+    FILE is YAML::
+
+        seeds: [0, 1, 2]
+        settings: {wandb: disabled}             # of all runs
+        recipes:
+          iql_pendulum:                         # as it is
+          cql_pendulum: [hopper.yaml, ant.yaml] # with each of these files, as by --config
+          iqn_cartpole:
+            wide: {hidden: [256, 256]}          # or with settings of its own
+            breakout: minatar.yaml
+
+    Files are found from FILE's directory. A run is in OUT/<recipe>/<preset>/seed<N>; what came out
+    is in OUT/results.json too.
+
+    Args:
+        file: What to run.
+        out: Directory of all runs. Default: runs/league/<name of FILE>.
+        resume: Go on with what is unfinished there.
+        jobs: How many at a time. Default: one; on a cluster as many as it has cores.
+        on: Where: ray (a cluster that is started here) or ray=ADDRESS; a run has --threads cores.
+        gpus: GPUs of each run on a cluster; may be a fraction.
+    """
+    from composerl.cli.group import complete, final_returns
+    from composerl.fleet import Fleet, Job
+
+    place = out or Path("runs", "league", file.stem)
+    jobs_of: dict[tuple[str, str], list[Job]] = {}
+    seeds, entries = _read(file)
+    for recipe, preset, flags in entries:
+        where = Path(find_recipe(recipe).stem, preset)
+        jobs_of[where.parts[0], preset] = [
+            Job.of(f"{where}/seed{n}", recipe, place / where / f"seed{n}", (*flags, f"--seed={n}"))
+            for n in seeds
+        ]
+    every = [job for group in jobs_of.values() for job in group]
+    with Fleet(place, on, jobs, gpus, group=place.name) as fleet:
+        failed = complete(fleet, every, resume)
+    _show(place, {key: final_returns(group) for key, group in jobs_of.items()})
+    if failed:
+        which = f"{len(failed)} of {len(every)} runs failed"
+        raise RuntimeError(
+            f"{which}: {', '.join(job.name for job in failed)}; see their .log files"
+        )
+
+
+def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]]]:
+    """The seeds, and of each recipe and preset the name, the preset's and the flags."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: there is no such file")
+    values = read_yaml(file)
+    for key in values:
+        if key not in KEYS:
+            raise ValueError(f"{file}: unknown key {key!r}: {suggest(str(key), KEYS)}")
+    seeds = values.get("seeds", [0])
+    whole = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+    if not whole or len(set(seeds)) != len(seeds):
+        raise ValueError(f"{file}: seeds must be a list of different whole numbers, got {seeds!r}")
+    recipes = values.get("recipes")
+    if not isinstance(recipes, dict) or not recipes:
+        raise ValueError(f"{file}: recipes must name one recipe or more, got {recipes!r}")
+    common = list(_flags(values.get("settings") or {}, f"{file}: settings"))
+    entries = []
+    for recipe, presets in recipes.items():
+        # A recipe's own file lies beside FILE, as presets do.
+        name = str(file.parent / recipe) if recipe.endswith(".py") else recipe
+        for preset, what in _presets(presets, f"{file}: {recipe}"):
+            if isinstance(what, str):
+                own = ["--config", str(file.parent / what)]
+            else:
+                own = list(_flags(what, f"{file}: {recipe}: {preset}"))
+            entries.append((name, preset, own + common))
+    return seeds, entries
+
+
+def _presets(presets: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Names of presets, and their files or settings."""
+    if isinstance(presets, dict):
+        yield from ((str(name), what or {}) for name, what in presets.items())
+        return
+    if presets is None:
+        yield "default", {}
+        return
+    files = presets if isinstance(presets, list) else [presets]
+    for path in files:
+        if not isinstance(path, str):
+            raise ValueError(f"{where} must be files, or names with settings, got {path!r}")
+        yield Path(path).stem, path
+
+
+def _flags(settings: Any, where: str) -> Iterator[str]:
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{where} must be 'key: value' lines, got {settings!r}")
+    for key, value in settings.items():
+        text = value if isinstance(value, str) else "None" if value is None else json.dumps(value)
+        yield f"--{str(key).replace('_', '-')}={text}"
+
+
+def _show(place: Path, groups: Mapping[tuple[str, str], Mapping[Any, float]]) -> None:
+    from composerl.analysis.runs import read_run
+    from composerl.analysis.stats import bootstrap_interval, iqm
+    from composerl.bookkeeping.console import print_table
+
+    rows, results = [], []
+    for (recipe, preset), returns in groups.items():
+        if not returns:
+            continue
+        values = list(returns.values())
+        middle, ends = float(iqm(values)), [float(end) for end in bootstrap_interval(values)]
+        env = read_run(next(iter(returns)).directory).env
+        rows.append((f"{recipe} {preset}", env, len(values), f"{middle:.1f}",
+                     f"{ends[0]:.1f} to {ends[1]:.1f}"))  # fmt: skip
+        results.append({"recipe": recipe, "preset": preset, "env": env, "iqm": middle,
+                        "interval": ends, "returns": {job.directory.name: value for job, value in
+                                                      returns.items()}})  # fmt: skip
+    columns = ("recipe, preset", "environment", "seeds", "interquartile mean", "95 % interval")
+    print_table(f"{place}: final return", columns, rows)
+    write_json(place / "results.json", results)
+    print(f"see more: composerl report {place}; results: {place / 'results.json'}")
