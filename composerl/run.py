@@ -264,6 +264,8 @@ class Run:
                 raise ValueError(f"this process is in the loop of a run in {place} already")
             earlier._close(1)  # an error ended it, and its traceback keeps it alive
         self._owner = Owner(self.directory)
+        # A run that an error ended may die before the next one looks for it, and leave its lock.
+        weakref.finalize(self, self._owner.release)
         self._looping, _OWNERS[place] = True, self
 
     def _open(self) -> None:

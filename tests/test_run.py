@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -598,6 +599,16 @@ def test_refused_resume_writes_nothing(tmp_path):
     assert files() == before
 
 
+@pytest.fixture(params=[True, False], ids=["collected", "kept"])
+def garbage(request):
+    """With and without the garbage collector: nothing may hang on when it comes."""
+    if not request.param:
+        gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("garbage")
 def test_best_file_agrees_with_the_checkpoint_after_a_crash(tmp_path):
     """Killed after a better evaluation, before the next checkpoint; resumed with other evals."""
     out = tmp_path / "run"

@@ -42,7 +42,7 @@ examples = {"Base": None, "GAIL-plain": lambda: build(GAILLoss), "Broken": broke
 def run(pytester, monkeypatch):
     """Pytest inside of pytest, with the plugin whether or not composerl is installed with it."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(my_losses=MODULE, test_mine="def test_other(): pass")
+    pytester.makepyfile(checked_losses=MODULE, test_mine="def test_other(): pass")
     pytester.syspathinsert()
     return lambda *arguments: pytester.runpytest_inprocess(
         "-p", "composerl.testing.plugin", "-p", "no:cacheprovider", *arguments
@@ -50,31 +50,35 @@ def run(pytester, monkeypatch):
 
 
 def test_every_check_of_every_loss_is_a_test(run):
-    done = run("--composerl-losses", "my_losses", "-k", "mask or example or logits", "-v", "-rs")
+    done = run(
+        "--composerl-losses", "checked_losses", "-k", "mask or example or logits", "-v", "-rs"
+    )
     done.assert_outcomes(
         passed=3, failed=3, skipped=2, deselected=done.parseoutcomes()["deselected"]
     )
     done.stdout.fnmatch_lines_random([
-        "my_losses::GAIL-plain::mask PASSED*",
-        "my_losses::GAIL-plain::logits PASSED*",
-        "my_losses::Sound::mask PASSED*",
-        "my_losses::Forgetful::mask FAILED*",
-        "my_losses::Odd::example FAILED*",
-        "my_losses::Broken::example FAILED*",
+        "checked_losses::GAIL-plain::mask PASSED*",
+        "checked_losses::GAIL-plain::logits PASSED*",
+        "checked_losses::Sound::mask PASSED*",
+        "checked_losses::Forgetful::mask FAILED*",
+        "checked_losses::Odd::example FAILED*",
+        "checked_losses::Broken::example FAILED*",
         "SKIPPED*does not apply without a discriminator",
         # a sentence, not a traceback
-        "*_ my_losses::Forgetful::mask _*",
+        "*_ checked_losses::Forgetful::mask _*",
         "*loss_actor with NaN in rows masked by*",
-        "Odd cannot be made by its signature (it needs world): give my_losses a dictionary *",
+        "Odd cannot be made by its signature (it needs world): give checked_losses a dictionary *",
         # but where the user's own code fails
         "*RuntimeError: no network today",
     ])  # fmt: skip
-    done.stdout.no_fnmatch_line("my_losses::Base*")
+    done.stdout.no_fnmatch_line("checked_losses::Base*")
     done.stdout.no_fnmatch_line("*test_other*")
 
 
 def test_other_tests_run_where_they_are_named(run):
-    done = run("--composerl-losses", "my_losses", "test_mine.py", "-k", "test_other or dispatch")
+    done = run(
+        "--composerl-losses", "checked_losses", "test_mine.py", "-k", "test_other or dispatch"
+    )
     done.assert_outcomes(passed=4, deselected=done.parseoutcomes()["deselected"])
     run().assert_outcomes(passed=1)
 
