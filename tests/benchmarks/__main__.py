@@ -1,0 +1,51 @@
+"""The command line: see the package."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from . import __doc__ as description
+from . import updates
+from .results import show, where, write
+from .timing import Benchmark, in_turns, settle
+
+BENCHMARKS: dict[str, Benchmark] = {
+    **updates.BENCHMARKS,
+}
+
+
+def main() -> None:
+    """Measure what is named, show it and keep it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all by default")
+    parser.add_argument("--list", action="store_true", help="name the benchmarks, and no more")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each way, at most")
+    parser.add_argument("--json", type=Path, help="file that takes the figures, beside its others")
+    args = parser.parse_args()
+    if args.list:
+        for name, benchmark in BENCHMARKS.items():
+            print(f"{name:12s} {(benchmark.__doc__ or '').splitlines()[0]}")
+        return
+    if unknown := [name for name in args.names if name not in BENCHMARKS]:
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if args.rounds < 2:
+        parser.error("a spread needs at least two rounds")
+    settle()
+    console = Console()
+    for name in args.names or BENCHMARKS:
+        found = {}
+        for case in BENCHMARKS[name]():
+            found[case.name] = in_turns(case, args.rounds)
+            show(console, name, case.name, found[case.name])
+        if args.json and found:
+            write(args.json, name, {**where(), "cases": found})
+
+
+main()
