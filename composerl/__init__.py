@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from composerl._lazy import lazy
 
 if TYPE_CHECKING:
+    from composerl.analysis import compare, plot
+    from composerl.analysis.table import runs
     from composerl.catalog import recipes, train
     from composerl.config import RunConfig
     from composerl.policy import Policy, load

@@ -235,7 +235,8 @@ class Run:
             self._tracker.artifact("policy", "final", path)
         self._close(0)
         own = getattr(actor, "description", None) is None
-        summary_table(summary, self.directory, rundir.usage(self.directory, self.config, own))
+        usage = rundir.usage(self.directory, self.config, own)
+        summary_table(summary, self.directory, usage, self.config.step_unit)
         actor.eval()
         policy.directory = self.directory
         return policy
@@ -295,7 +296,7 @@ class Run:
         self._save_best()
         self._clock.start(*(state["seconds"] if state else ()))
         verb = f"resumed at step {self.step} of" if self.step else "started,"
-        say(f"{self.name} {verb} {self.total} steps, in {self.directory}")
+        say(f"{self.name} {verb} {self.total} {self.config.step_unit}, in {self.directory}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
         machine.restore_rng(generators)
 

@@ -546,3 +546,12 @@ def test_import_is_instant():
         "assert {'Run', 'load'} <= set(dir(composerl))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_says_what_steps_are(capsys):
+    for name, unit in (("iql_pendulum", "updates"), ("ppo_cartpole", "environment steps")):
+        config = load_recipe(name).Config
+        assert config.step_unit == unit
+        with pytest.raises(SystemExit):
+            parse(config, ["--help"])
+        assert f"Length of the run, in {unit}" in " ".join(capsys.readouterr().out.split())

@@ -74,7 +74,7 @@ BELOW = {
     "policy": {"bookkeeping", "envs", "modules"},
     "run": {"bookkeeping", "config", "envs", "policy"},
     "catalog": {"analysis", "config"},
-    "analysis": {"bookkeeping", "modules", "policy", "run"},
+    "analysis": {"bookkeeping", "config", "modules", "policy", "run"},
     "testing": {"losses"},
     "fleet": {"analysis", "bookkeeping", "catalog", "config", "errors"},
     "cli": {"analysis", "bookkeeping", "catalog", "config", "data", "envs", "errors", "fleet",

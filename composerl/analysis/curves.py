@@ -1,27 +1,33 @@
 """Learning curves: runs in groups, aggregated over seeds, drawn with matplotlib."""
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from composerl.analysis.groups import Group
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
 
-__all__ = ["Curve", "curve_of", "draw", "group_runs", "panels_of", "require_matplotlib"]
+__all__ = ["Curve", "curve_of", "draw", "legend_of", "panels_of", "require_matplotlib"]
 
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
+COLUMNS = 3
 AXES = {"steps": ("step", "steps"), "time": ("time/seconds", "seconds")}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A group of runs: each one's points and, where all have them, what they have in common."""
+    """A group of runs: each one's points and, where all have them, what they have in common.
+
+    ``middle``, ``low`` and ``high`` are NaN where a run has no finite value; of a single run there
+    is no ``low`` and ``high``.
+    """
 
     name: str
     runs: list[tuple[np.ndarray, np.ndarray]]
@@ -29,29 +35,11 @@ class Curve:
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-
-def group_runs(runs: Sequence[PastRun], by: str) -> dict[str, list[PastRun]]:
-    """Runs by ``recipe``, ``env``, ``run`` (each alone) or the value of a flag."""
-    groups: dict[str, list[PastRun]] = {}
-    for run in runs:
-        if by == "recipe":
-            name = run.recipe
-        elif by == "run":
-            name = str(run.directory)
-        elif by in run.config:
-            name = f"{by} {json.dumps(run.config[by])}"
-        else:
-            raise ValueError(
-                f"--group-by {by}: expected recipe, run or a flag of {run.directory}, which "
-                f"has {', '.join(run.config)}"
-            )
-        groups.setdefault(name, []).append(run)
-    return groups
+    unit: str = "steps"
 
 
 def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> Curve:
-    """The interquartile mean and its 95 % bootstrap interval over runs, at every known ``x``.
+    """The interquartile mean over runs and its 95 % bootstrap interval, at every known ``x``.
 
     Runs that were measured at different places are interpolated between them. The aggregate ends
     where the first of the runs ends: it always is over all of them.
@@ -65,11 +53,19 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     grid = grid[(grid >= start) & (grid <= end)]
+    unit = _same({run.unit for run in runs}, "steps") if x == "steps" else AXES[x][1]
+    nothing = np.full(len(grid), np.nan)
     if not len(grid):  # no two of them overlap
-        return Curve(name, lines, grid, grid, grid, grid)
+        return Curve(name, lines, grid, nothing, nothing, nothing, unit)
     values = np.stack([np.interp(grid, xs, ys) for xs, ys in lines])
-    low, high = bootstrap_interval(values)
-    return Curve(name, lines, grid, iqm(values, axis=0), low, high)
+    if len(lines) == 1:
+        return Curve(name, lines, grid, values[0], nothing, nothing, unit)
+    known = np.isfinite(values).all(0)
+    middle, low, high = nothing.copy(), nothing.copy(), nothing.copy()
+    if known.any():
+        middle[known] = iqm(values[:, known], axis=0)
+        low[known], high[known] = bootstrap_interval(values[:, known])
+    return Curve(name, lines, grid, middle, low, high, unit)
 
 
 def require_matplotlib() -> None:
@@ -78,16 +74,24 @@ def require_matplotlib() -> None:
         raise ValueError("plots need matplotlib, not installed: pip install 'composerl[plot]'")
 
 
-def panels_of(
-    groups: Mapping[str, Sequence[PastRun]], key: str, x: str = "steps"
-) -> dict[str, list[Curve]]:
+def panels_of(groups: Sequence[Group], key: str, x: str = "steps") -> dict[str, list[Curve]]:
     """The curves of groups by environment: returns of different ones share no axis."""
     panels: dict[str, list[Curve]] = {}
-    for name, runs in groups.items():
-        for env in dict.fromkeys(run.env for run in runs):
-            members = [run for run in runs if run.env == env]
-            panels.setdefault(str(env), []).append(curve_of(name, members, key, x))
+    for group in groups:
+        panels.setdefault(group.env, []).append(curve_of(group.name, group.runs, key, x))
     return panels
+
+
+def legend_of(curves: Iterable[Curve]) -> str:
+    """What the lines of these curves are, in a sentence."""
+    sizes = {len(curve.runs) for curve in curves}
+    if sizes == {1}:
+        return "Each line is a single run."
+    alone = " (of a group with one run, that run)" if 1 in sizes else ""
+    return (
+        f"Thick lines: interquartile mean over the runs of a group{alone}; bands: its 95 % "
+        "bootstrap interval; thin lines: single runs."
+    )
 
 
 def draw(
@@ -100,20 +104,25 @@ def draw(
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    count = max(len(panels), 1)
-    figure = Figure(figsize=(size[0] * count, size[1]), dpi=150, layout="constrained")
-    for axes, (title, curves) in zip(
-        figure.subplots(1, count, squeeze=False)[0], panels.items(), strict=True
-    ):
+    columns = min(max(len(panels), 1), COLUMNS)
+    rows = max(math.ceil(len(panels) / columns), 1)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), dpi=150, layout="constrained")
+    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, (title, curves) in zip(places, panels.items(), strict=False):
         for i, curve in enumerate(curves):
             _draw_curve(axes, curve, i)
         axes.set_title(title, loc="left", fontsize=11)
-        axes.set_xlabel(AXES[x][1])
+        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x][1]))
         axes.set_ylabel(LABELS.get(key, key))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_formatter(_thousands)
-        axes.legend(frameon=False, fontsize=9)
+        if len(curves) <= len(COLOURS):
+            axes.legend(frameon=False, fontsize=9)
+        else:  # a legend of many hides the curves
+            axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -125,9 +134,14 @@ def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
         for xs, ys in curve.runs:
             axes.plot(xs, ys, color=colour, linewidth=0.6, alpha=0.35)
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-    label = f"{curve.name} ({count} runs)" if count > 1 else curve.name
+    apart = "" if len(curve.x) else ", no common steps"
+    label = f"{curve.name} ({count} runs{apart})" if count > 1 else curve.name
     dot = "o" if len(curve.x) < 2 else None  # a line needs two points to be seen
     axes.plot(curve.x, curve.middle, style, color=colour, linewidth=2, label=label, marker=dot)
+
+
+def _same(words: set[str], otherwise: str) -> str:
+    return words.pop() if len(words) == 1 else otherwise
 
 
 def _thousands(value: float, _: int) -> str:

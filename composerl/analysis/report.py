@@ -3,15 +3,17 @@
 import base64
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from composerl.analysis.curves import draw, group_runs, panels_of
+from composerl.analysis.curves import draw, legend_of, panels_of
+from composerl.analysis.groups import Group, group_runs
 from composerl.analysis.runs import PastRun
-from composerl.analysis.stats import bootstrap_interval, iqm
+from composerl.analysis.stats import iqm, run_interval
 
 __all__ = ["page_of"]
 
@@ -19,7 +21,7 @@ MAX_DETAILS = 12
 PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg"}
 
 
-def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "recipe") -> str:
+def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "settings") -> str:
     """A self-contained HTML page: curves, final scores, what differs between runs, pictures."""
     groups = group_runs(runs, group_by)
     trained = list(dict.fromkeys(k for run in runs for k in _trained(run)))
@@ -27,13 +29,15 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
     files = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=files, autoescape=True, undefined=StrictUndefined)
     return templates.get_template("report.html.j2").render(
-        title=", ".join(groups),
+        title=", ".join(dict.fromkeys(run.recipe for run in runs)),
         runs=len(runs),
         envs=list(dict.fromkeys(str(run.env) for run in runs)),
         curves=[_curves(groups, key, x, (6, 4), f"{key} over {x}") for x in ("steps", "time")],
+        legend=legend_of(c for curves in panels_of(groups, key).values() for c in curves),
+        notes=[note for group in groups for note in group.notes],
         trained=[_details(groups, name) for name in trained[:MAX_DETAILS]],
         left_out=trained[MAX_DETAILS:],
-        scores=[_scores(name, members) for name, members in groups.items()],
+        scores=[_scores(group.title(groups), group.runs) for group in groups],
         ends=[_end(run) for run in runs],
         config=_settings(runs, lambda run: run.config),
         versions=_settings(runs, _versions),
@@ -42,16 +46,16 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
 
 
 def _curves(
-    groups: dict[str, list[PastRun]], key: str, x: str, size: tuple[float, float], caption: str
+    groups: Sequence[Group], key: str, x: str, size: tuple[float, float], caption: str
 ) -> dict[str, str]:
     file = io.BytesIO()
     draw(panels_of(groups, key, x), key=key, x=x, size=size).savefig(file, format="png")
     return _image(file.getvalue(), ".png", caption)
 
 
-def _details(groups: dict[str, list[PastRun]], key: str) -> dict[str, str]:
-    have = {name: [run for run in runs if key in _trained(run)] for name, runs in groups.items()}
-    return _curves({k: v for k, v in have.items() if v}, key, "steps", (4.2, 2.8), key)
+def _details(groups: Sequence[Group], key: str) -> dict[str, str]:
+    have = [replace(g, runs=[run for run in g.runs if key in _trained(run)]) for g in groups]
+    return _curves([group for group in have if group.runs], key, "steps", (4.2, 2.8), key)
 
 
 def _trained(run: PastRun) -> list[str]:
@@ -64,20 +68,20 @@ def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
     finished = f"{len(finals)} of {len(runs)}"
     if not finals:
         return name, finished, "", "", ""
-    low, high = bootstrap_interval(finals)
-    middle, mean = f"{iqm(finals):.1f}", f"{np.mean(finals):.1f}"
-    return name, finished, middle, f"{low:.1f} to {high:.1f}", mean
+    ends = run_interval(finals)
+    interval = f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "none: one run"
+    return name, finished, f"{iqm(finals):.1f}", interval, f"{np.mean(finals):.1f}"
 
 
 def _end(run: PastRun) -> tuple[Any, ...]:
     if run.summary is None:
-        step = run.metrics[-1].get("step", 0) if run.metrics else 0
-        return run.directory, run.seed, "", "", step, "", "not finished"
+        return run.directory, run.seed, "", "", f"{run.last_step} {run.unit}", "", "not finished"
     final, best = run.final(), run.summary.get("best") or {}
     return (
         run.directory, run.seed, f"{final['return']:.1f} ± {final.get('std', 0):.1f}",
         f"{best['return']:.1f} at {best.get('step', '?')}" if "return" in best else "",
-        *(run.summary.get(key, "") for key in ("steps", "time/cpu_seconds", "stopped")),
+        f"{run.summary.get('steps', '')} {run.unit}",
+        *(run.summary.get(key, "") for key in ("time/cpu_seconds", "stopped")),
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Run directories, read: what plots, reports and comparisons look at. Imports no torch."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,10 +38,20 @@ class PastRun:
         """The environment's id."""
         return self.config.get("env")
 
+    @property
+    def unit(self) -> str:
+        """What its steps are: ``updates``, ``environment steps``; if not told, ``steps``."""
+        return str(self.metadata.get("step_unit") or "steps")
+
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
         return read_metrics(self.directory / "metrics.jsonl")
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last row of metrics."""
+        return int(self.metrics[-1].get("step", 0)) if self.metrics else 0
 
     def series(self, key: str, x: str = "step") -> tuple[list[float], list[float]]:
         """The values of ``key`` that are numbers, and those of ``x`` in the same rows."""
@@ -53,13 +64,15 @@ class PastRun:
         return [row[x] for row in rows], [row[key] for row in rows]
 
     def final(self) -> dict[str, Any]:
-        """The final evaluation; a run that has not finished is refused in a sentence."""
+        """The final evaluation; one that is no number, or not there, is refused in a sentence."""
         final = (self.summary or {}).get("final")
         if not isinstance(final, dict) or not _number(final.get("return")):
             raise ValueError(
                 f"{self.directory} has no final evaluation (summary.json): the run has not "
                 "finished; go on with it by --resume, or use `composerl evaluate`"
             )
+        if not math.isfinite(final["return"]):
+            raise ValueError(f"{self.directory} has {final['return']} as its final return")
         return final
 
 

@@ -1,17 +1,22 @@
 """Statistics of few runs: interquartile mean, bootstrap intervals, probability of improvement.
 
 As in "Deep RL at the edge of the statistical precipice" (Agarwal et al. 2021,
-https://arxiv.org/abs/2108.13264). Only numpy is needed.
+https://arxiv.org/abs/2108.13264). Only numpy is needed. *Tasks* are the scores of one algorithm, a
+sequence for each task with a score for each run; scores of several tasks are put together only when
+they are on one scale (``(score - random) / (reference - random)``, as a rule).
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["bootstrap_interval", "iqm", "probability_of_improvement"]
+__all__ = ["aggregate", "bootstrap_interval", "improvement_over_tasks", "iqm",
+           "performance_profile", "probability_of_improvement", "run_interval"]  # fmt: skip
 
 RESAMPLES = 2000
 LEVEL = 0.95
+
+Tasks = Sequence[Sequence[float]]
 
 
 def iqm(scores: np.ndarray | Sequence[float], axis: int = -1) -> np.ndarray:
@@ -48,26 +53,109 @@ def bootstrap_interval(
     return low, high
 
 
+def run_interval(scores: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the interquartile mean over runs; None for one run, which has no spread."""
+    if len(scores) == 1:
+        return None
+    low, high = bootstrap_interval(scores)
+    return float(low), float(high)
+
+
 def probability_of_improvement(
     first: Sequence[float], second: Sequence[float]
 ) -> tuple[float, float, float]:
     """How probable a score of ``first`` is to beat one of ``second``, and its 95 % interval.
 
     The share of all pairs in which the first is larger; ties count half (Mann-Whitney's U over
-    the number of pairs). The interval draws both sides anew, each with replacement.
+    the number of pairs). The interval draws both sides anew, each with replacement; where all
+    of one side are better than all of the other, or a side has one score, it has no width, which
+    says that there are few scores and not that the result is certain.
     """
-    x, y = _scores("first", first), _scores("second", second)
-    wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    return improvement_over_tasks([first], [second])
+
+
+def improvement_over_tasks(first: Tasks, second: Tasks) -> tuple[float, float, float]:
+    """The mean over tasks of the probability of improvement, and its stratified 95 % interval.
+
+    Task by task, both sides' scores are drawn anew. As only scores of one task are compared,
+    they need no common scale.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"both sides need the same tasks, got {len(first)} and {len(second)}")
     generator = np.random.default_rng(0)
-    rows = generator.integers(len(x), size=(RESAMPLES, len(x)))
-    columns = generator.integers(len(y), size=(RESAMPLES, len(y)))
-    values = wins[rows[:, :, None], columns[:, None, :]].mean((1, 2))
+    middle, drawn = [], []
+    for one, other in zip(first, second, strict=True):
+        x, y = _scores("first", one), _scores("second", other)
+        wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+        rows = generator.integers(len(x), size=(RESAMPLES, len(x)))
+        columns = generator.integers(len(y), size=(RESAMPLES, len(y)))
+        middle.append(wins.mean())
+        drawn.append(wins[rows[:, :, None], columns[:, None, :]].mean((1, 2)))
+    return float(np.mean(middle)), *_ends(np.mean(drawn, axis=0))
+
+
+def aggregate(tasks: Tasks) -> dict[str, tuple[float, float, float]]:
+    """Scores of several tasks, on one scale, as one number each, with stratified 95 % intervals.
+
+    ``iqm`` over all runs of all tasks; ``median`` and ``mean`` over the tasks' means; and
+    ``optimality gap``, by how much runs miss 1 on average, where above 1 is no gain (less is
+    better). The bootstrap draws runs anew within each task.
+    """
+    scores = [_scores("tasks", task)[None] for task in tasks]
+    values, drawn = _aggregates(scores), _aggregates(_draw(scores))
+    return {name: (float(value[0]), *_ends(drawn[name])) for name, value in values.items()}
+
+
+def performance_profile(
+    tasks: Tasks, thresholds: np.ndarray | Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The share of runs with a score above each threshold, tasks weighted alike, and 95 % bands.
+
+    Where one algorithm's profile lies above another's everywhere, it is better in whatever
+    statistic one looks at.
+    """
+    levels = np.asarray(thresholds, np.float64)
+    scores = [_scores("tasks", task)[None] for task in tasks]
+
+    def shares(scores: Sequence[np.ndarray]) -> np.ndarray:
+        return np.mean([(task[..., None] > levels).mean(1) for task in scores], axis=0)
+
+    low, high = np.quantile(shares(_draw(scores)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return shares(scores)[0], low, high
+
+
+def _aggregates(scores: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Of scores ``(resamples, runs)`` for each task, what :func:`aggregate` tells."""
+    means = np.stack([task.mean(1) for task in scores], axis=1)
+    every = np.concatenate(scores, axis=1)
+    gaps = np.stack([1 - np.minimum(task, 1).mean(1) for task in scores], axis=1)
+    return {
+        "iqm": iqm(every, axis=1),
+        "median": np.median(means, axis=1),
+        "mean": means.mean(1),
+        "optimality gap": gaps.mean(1),
+    }
+
+
+def _draw(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Scores ``(1, runs)`` of each task, drawn anew: ``(resamples, runs)``."""
+    generator = np.random.default_rng(0)
+    sizes = [task.shape[1] for task in scores]
+    return [
+        task[0][generator.integers(size, size=(RESAMPLES, size))]
+        for task, size in zip(scores, sizes, strict=True)
+    ]
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(wins.mean()), float(low), float(high)
+    return float(low), float(high)
 
 
 def _scores(name: str, scores: np.ndarray | Sequence[float]) -> np.ndarray:
     scores = np.asarray(scores, np.float64)
     if scores.ndim < 1 or not len(scores):
         raise ValueError(f"{name} must be one number or more, got {scores!r}")
+    if not np.isfinite(scores).all():
+        raise ValueError(f"{name} must be finite, got {scores[~np.isfinite(scores)][0]}")
     return scores

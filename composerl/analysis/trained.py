@@ -8,6 +8,7 @@ import numpy as np
 
 from composerl._files import replace_file
 from composerl.analysis.curves import draw, panels_of
+from composerl.analysis.groups import group_runs
 from composerl.analysis.runs import read_run
 from composerl.policy import Policy
 
@@ -32,7 +33,7 @@ class Trained(Policy):
     def plot(self, path: str | Path | None = None, key: str = "eval/return") -> Any:
         """A matplotlib figure of a metric over the steps, also written to ``path`` if given."""
         run = read_run(self.directory)
-        figure = draw(panels_of({run.recipe: [run]}, key), key=key, x="steps")
+        figure = draw(panels_of(group_runs([run]), key), key=key, x="steps")
         if path is not None:
             replace_file(Path(path), figure.savefig)
         return figure

@@ -85,14 +85,16 @@ class _Rate(progress.ProgressColumn):
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
 
 
-def summary_table(summary: Mapping[str, Any], directory: Path, usage: str) -> None:
+def summary_table(
+    summary: Mapping[str, Any], directory: Path, usage: str, unit: str = "steps"
+) -> None:
     """Print the end of a run: what came out, where it is and how to use it."""
     final, best = summary["final"], summary["best"]
     spread = f"± {final['std']:.1f} over {final['episodes']} episodes"
     rows = {
         "final return": f"{final['return']:.1f} {spread}",
         "best return": f"{best['return']:.1f} at step {best['step']}",
-        "steps": f"{summary['steps']} ({summary['stopped']})",
+        "length": f"{summary['steps']} {unit} ({summary['stopped']})",
         "time": f"{summary['time/seconds']:.0f} s, {summary['time/cpu_seconds']:.0f} s of CPU",
         "run": directory,
         "policy": directory / "policy.safetensors",

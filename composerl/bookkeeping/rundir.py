@@ -104,6 +104,7 @@ def create(directory: Path, name: str, config: RunConfig, check: Callable[[], No
     if not _read_metadata(directory):
         about = {
             "recipe": name,
+            "step_unit": config.step_unit,
             "command": sys.argv,
             "python": platform.python_version(),
             "platform": platform.platform(),

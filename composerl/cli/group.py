@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from composerl.analysis.groups import FEW
 from composerl.analysis.runs import read_run
-from composerl.analysis.stats import bootstrap_interval, iqm
+from composerl.analysis.stats import iqm, run_interval
 from composerl.bookkeeping.console import print_table, say
 from composerl.catalog import find_recipe
 from composerl.config import option
@@ -42,10 +43,11 @@ def run_group(
         failed = complete(fleet, todo, resume)
     finals = final_returns(todo)
     if finals:
-        low, high = bootstrap_interval(list(finals.values()))
         rows = [(job.name, f"{value:.1f}") for job, value in finals.items()]
         rows.append(("interquartile mean", f"{iqm(list(finals.values())):.1f}"))
-        rows.append(("95 % interval", f"{low:.1f} to {high:.1f}"))
+        if ends := run_interval(list(finals.values())):
+            few = " (few seeds)" if len(finals) < FEW else ""
+            rows.append((f"95 % interval{few}", f"{ends[0]:.1f} to {ends[1]:.1f}"))
         print_table(f"{recipe.stem}, final return", ("", "return"), rows)
         print(f"see more: composerl plot {place} -o curves.png")
     if failed:

@@ -15,7 +15,8 @@ from composerl.config import suggest
 
 __all__ = ["league"]
 
-KEYS = {"recipes", "seeds", "settings"}
+Scale = dict[str, list[float]]
+KEYS = {"recipes", "scale", "seeds", "settings"}
 
 
 def league(
@@ -33,6 +34,7 @@ def league(
 
         seeds: [0, 1, 2]
         settings: {wandb: disabled}             # of all runs
+        scale: {Hopper-v5: [10, 3200]}          # scores 0 and 1 there; not needed
         recipes:
           iql_pendulum:                         # as it is
           cql_pendulum: [hopper.yaml, ant.yaml] # with each of these files, as by --config
@@ -41,7 +43,9 @@ def league(
             breakout: minatar.yaml
 
     Files are found from FILE's directory. A run is in OUT/<recipe>/<preset>/seed<N>; what came out
-    is in OUT/results.json too.
+    is in OUT/results.json too. If ``scale`` has all environments (of a random policy, say, and an
+    expert), each recipe's presets are also put together: interquartile mean, median, mean and
+    optimality gap with stratified intervals, and performance profiles in OUT/profiles.png.
 
     Args:
         file: What to run.
@@ -56,7 +60,7 @@ def league(
 
     place = out or Path("runs", "league", file.stem)
     jobs_of: dict[tuple[str, str], list[Job]] = {}
-    seeds, entries = _read(file)
+    seeds, entries, scale = _read(file)
     for recipe, preset, flags in entries:
         where = Path(find_recipe(recipe).stem, preset)
         jobs_of[where.parts[0], preset] = [
@@ -66,7 +70,7 @@ def league(
     every = [job for group in jobs_of.values() for job in group]
     with Fleet(place, on, jobs, gpus, group=place.name) as fleet:
         failed = complete(fleet, every, resume)
-    _show(place, {key: final_returns(group) for key, group in jobs_of.items()})
+    _show(place, {key: final_returns(group) for key, group in jobs_of.items()}, scale)
     if failed:
         which = f"{len(failed)} of {len(every)} runs failed"
         raise RuntimeError(
@@ -74,8 +78,8 @@ def league(
         )
 
 
-def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]]]:
-    """The seeds, and of each recipe and preset the name, the preset's and the flags."""
+def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scale]:
+    """The seeds; of each recipe and preset the name, the preset's and the flags; the scale."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: there is no such file")
     values = read_yaml(file)
@@ -100,7 +104,18 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]]]:
             else:
                 own = list(_flags(what, f"{file}: {recipe}: {preset}"))
             entries.append((name, preset, own + common))
-    return seeds, entries
+    return seeds, entries, _scale(values.get("scale") or {}, f"{file}: scale")
+
+
+def _scale(scale: Any, where: str) -> Scale:
+    """Of each environment the returns that count as 0 and as 1."""
+    if not isinstance(scale, Mapping):
+        raise ValueError(f"{where} must be 'environment: [zero, one]' lines, got {scale!r}")
+    for env, ends in scale.items():
+        two = isinstance(ends, list) and len(ends) == 2
+        if not two or any(type(end) not in (int, float) for end in ends) or ends[0] == ends[1]:
+            raise ValueError(f"{where}: {env} must be two different numbers, got {ends!r}")
+    return dict(scale)
 
 
 def _presets(presets: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -126,24 +141,29 @@ def _flags(settings: Any, where: str) -> Iterator[str]:
         yield f"--{str(key).replace('_', '-')}={text}"
 
 
-def _show(place: Path, groups: Mapping[tuple[str, str], Mapping[Any, float]]) -> None:
+def _show(place: Path, groups: Mapping[tuple[str, str], Mapping[Any, float]], scale: Scale) -> None:
+    from composerl.analysis.groups import FEW
     from composerl.analysis.runs import read_run
-    from composerl.analysis.stats import bootstrap_interval, iqm
+    from composerl.analysis.stats import iqm, run_interval
     from composerl.bookkeeping.console import print_table
+    from composerl.cli.tasks import show_tasks
 
     rows, results = [], []
     for (recipe, preset), returns in groups.items():
         if not returns:
             continue
         values = list(returns.values())
-        middle, ends = float(iqm(values)), [float(end) for end in bootstrap_interval(values)]
+        middle, ends = float(iqm(values)), run_interval(values)
         env = read_run(next(iter(returns)).directory).env
         rows.append((f"{recipe} {preset}", env, len(values), f"{middle:.1f}",
-                     f"{ends[0]:.1f} to {ends[1]:.1f}"))  # fmt: skip
+                     f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "none"))  # fmt: skip
         results.append({"recipe": recipe, "preset": preset, "env": env, "iqm": middle,
                         "interval": ends, "returns": {job.directory.name: value for job, value in
                                                       returns.items()}})  # fmt: skip
     columns = ("recipe, preset", "environment", "seeds", "interquartile mean", "95 % interval")
     print_table(f"{place}: final return", columns, rows)
+    if any(len(result["returns"]) < FEW for result in results):
+        print(f"note: intervals over fewer than {FEW} seeds are little more than their range")
     write_json(place / "results.json", results)
+    show_tasks(place, results, scale)
     print(f"see more: composerl report {place}; results: {place / 'results.json'}")

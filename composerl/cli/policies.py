@@ -228,6 +228,6 @@ def print_json(values: Any) -> None:
     sys.stdout.flush()
 
 
-def interval(ends: Sequence[float]) -> str:
+def interval(ends: Sequence[float] | None) -> str:
     """An interval in words."""
-    return f"{ends[0]:.2f} to {ends[1]:.2f}"
+    return f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else "none"

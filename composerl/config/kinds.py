@@ -38,7 +38,11 @@ class LearnConfig(OptimizeConfig):
 class DatasetConfig(OptimizeConfig):
     """What every recipe can be told that learns from a dataset."""
 
+    step_unit: ClassVar[str] = "updates"
+
     run: ClassVar[Section]
+    steps: Annotated[Count, MAY_CHANGE]
+    """Length of the run, in updates (gradient steps)."""
     epochs: Annotated[Count | None, MAY_CHANGE] = None
     """Passes over the dataset, instead of --steps: each is rows / batch size steps, rounded up."""
 
@@ -100,6 +104,12 @@ class OfflineConfig(DatasetConfig, LearnConfig):
 @dataclass(frozen=True, kw_only=True)
 class ActingConfig(LearnConfig):
     """What is the same wherever a policy acts from the start."""
+
+    step_unit: ClassVar[str] = "environment steps"
+
+    run: ClassVar[Section]
+    steps: Annotated[Count, MAY_CHANGE]
+    """Length of the run, in environment steps, those of all environments together."""
 
     data: ClassVar[Section]
     num_envs: Count = 8

@@ -22,6 +22,9 @@ _Goal = Annotated[float, Rule(lambda x: not math.isnan(x), "a number")]
 class RunConfig:
     """What every recipe can be told; a recipe's own ``Config`` adds its hyperparameters."""
 
+    step_unit: ClassVar[str] = "steps"
+    """What ``steps`` counts, in words: for axes and tables."""
+
     run: ClassVar[Section]
     env: str
     """Gymnasium id of the environment. With module:Id the module that registers it is imported."""
@@ -30,7 +33,7 @@ class RunConfig:
     seed: _Seed = 0
     """Seed of everything random: weights, batches, environments."""
     steps: Annotated[Count, MAY_CHANGE]
-    """Length of the run: gradient steps offline, environment steps online."""
+    """Length of the run: updates (gradient steps) offline, environment steps online."""
     out: Path | None = None
     """Run directory. Default: runs/<recipe>/<time>-seed<seed>."""
     resume: bool = False

@@ -244,10 +244,15 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
     assert single["probability"] == pytest.approx((a[:, None] > b).mean())
     group = cli("compare", runs, first, "--json").json
     assert group["unit"] == "runs"
-    assert group["a"]["scores"] == [final["return"] for final in returns]
+    assert group["sides"][0]["scores"] == [final["return"] for final in returns]
     # One of two beats the first, or none; the first ties with itself.
     assert group["probability"] == (0.5 + (returns[1]["return"] > returns[0]["return"])) / 2
-    assert "A is better than B with probability" in cli("compare", first, second).out
+    assert group["interval"] is None
+    assert group["sides"][1]["interval"] is None
+    assert f"no interval, as {first} has a single run" in group["notes"]
+    told = " ".join(cli("compare", first, second).out.split())
+    assert f"{first} is better than {second} with probability" in told
+    assert "says nothing about other seeds" in told
 
 
 def test_doctor_tells_versions_and_warns(cli):

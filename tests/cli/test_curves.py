@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
-import yaml
+from past_runs import fake_run
 from PIL import Image
 
-from composerl.analysis.curves import curve_of, draw, group_runs, panels_of
-from composerl.analysis.runs import find_runs, read_run
-
-
-def fake_run(directory, seed, points, *, recipe="toy", env="Toy-v0", **config):
-    """A run directory with these (step, return) evaluations, ten steps a second."""
-    directory.mkdir(parents=True)
-    config = {"env": env, "seed": seed, "lr": 1e-3, **config}
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    metadata = {"recipe": recipe, "python": "3.11", "versions": {"torch": "2.13"}}
-    (directory / "metadata.json").write_text(json.dumps(metadata))
-    rows = [{"step": s, "eval/return": v, "train/loss_value": 1 / s, "time/seconds": s / 10}
-            for s, v in points]  # fmt: skip
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    final = {"step": points[-1][0], "return": points[-1][1], "std": 1.0, "episodes": 2}
-    summary = {"final": final, "best": final, "steps": points[-1][0], "stopped": "all steps done"}
-    (directory / "summary.json").write_text(json.dumps(summary))
-    return read_run(directory)
+from composerl.analysis.curves import curve_of, draw, panels_of
+from composerl.analysis.groups import group_runs
+from composerl.analysis.runs import find_runs
 
 
 @pytest.fixture
@@ -73,10 +57,80 @@ def test_groups_by_recipe_flag_or_run(tmp_path):
         for lr in (0.1, 0.2)
         for seed in (0, 1)
     ]
-    sizes = {by: [len(g) for g in group_runs(records, by).values()] for by in ("recipe", "lr")}
+    sizes = {by: [len(g.runs) for g in group_runs(records, by)] for by in ("recipe", "lr")}
     assert sizes == {"recipe": [4, 4], "lr": [4, 4]}
-    assert list(group_runs(records, "lr")) == ["lr 0.1", "lr 0.2"]
+    assert [group.name for group in group_runs(records, "lr")] == ["lr 0.1", "lr 0.2"]
     assert len(group_runs(records, "run")) == 8
+    assert group_runs(records, "recipe")[0].notes[0] == "a: pools runs whose lr differ"
+
+
+def test_groups_are_runs_that_differ_in_their_seed_alone(tmp_path):
+    """Two expectiles and two lengths are four groups; how a run was watched makes none."""
+    records = [
+        fake_run(
+            tmp_path / f"{expectile}{steps}{seed}", seed, [(steps, 0.0)],
+            expectile=expectile, steps=steps, wandb="offline" if seed else "disabled",
+            log_every=seed + 1, threads=seed + 1,
+        )
+        for expectile in (0.7, 0.9) for steps in (10, 20) for seed in (0, 1)
+    ]  # fmt: skip
+    other = fake_run(tmp_path / "other", 0, [(10, 0.0)], recipe="other", expectile=0.5)
+    groups = group_runs([*records, other])
+    assert {group.name: len(group.runs) for group in groups} == {
+        "toy, expectile 0.7, steps 10": 2,
+        "toy, expectile 0.7, steps 20": 2,
+        "toy, expectile 0.9, steps 10": 2,
+        "toy, expectile 0.9, steps 20": 2,
+        "other": 1,
+    }
+
+
+def test_a_run_that_is_there_twice_counts_once(tmp_path, toy):
+    twin = fake_run(tmp_path / "copy", 0, [(10, 0.0), (20, 10.0)])
+    (group,) = group_runs([twin, *toy])
+    assert [run.directory for run in group.runs] == [run.directory for run in toy]
+    assert "seed 0 is there twice" in group.notes[0]
+    assert "copy is left out" in group.notes[0]
+
+
+def test_few_runs_and_unequal_lengths_are_told(cli, tmp_path):
+    for seed, end in enumerate((20, 30)):
+        fake_run(tmp_path / f"seed{seed}", seed, [(10, 0.0), (end, 1.0)])
+    result = cli("plot", tmp_path, "-o", tmp_path / "a.png")
+    assert "note: toy: its runs end at different steps, 20 to 30" in result.err
+    assert "note: toy: 2 runs, whose interval is little more than their range" in result.err
+    page = tmp_path / "a.html"
+    cli("report", tmp_path, "-o", page)
+    assert "its runs end at different steps, 20 to 30" in page.read_text()
+    cli("report", tmp_path / "seed0", "-o", page)
+    assert "Each line is a single run." in page.read_text()
+    assert "none: one run" in page.read_text()
+
+
+def test_a_value_that_is_no_number_is_a_gap(toy, tmp_path):
+    """Not a mean of the others, as if the diverged run had done as well as they."""
+    lost = fake_run(tmp_path / "lost", 9, [(10, 5.0), (20, float("nan")), (30, 6.0)])
+    curve = curve_of("toy", [*toy, lost], "eval/return")
+    assert np.isfinite(curve.middle).tolist() == [True, False, True]
+    assert np.isfinite(curve.low).tolist() == [True, False, True]
+
+
+def test_axes_say_what_steps_are(tmp_path):
+    points = [(1, 0.0), (2, 1.0)]
+    runs = [fake_run(tmp_path / recipe, 0, points, recipe=recipe) for recipe in ("a", "b")]
+    for run, unit in zip(runs, ("updates", "environment steps"), strict=True):
+        run.metadata["step_unit"] = unit
+    alone = draw(panels_of(group_runs(runs[:1]), "eval/return"), key="eval/return", x="steps")
+    both = draw(panels_of(group_runs(runs), "eval/return"), key="eval/return", x="steps")
+    assert alone.axes[0].get_xlabel() == "updates"
+    assert both.axes[0].get_xlabel() == "steps"
+
+
+def test_many_environments_make_rows_of_panels(tmp_path):
+    runs = [fake_run(tmp_path / f"{i}", 0, [(1, 0.0), (2, 1.0)], env=f"E{i}") for i in range(4)]
+    figure = draw(panels_of(group_runs(runs), "eval/return"), key="eval/return", x="steps")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["E0", "E1", "E2", "E3"]
+    assert figure.get_size_inches().tolist() == [21, 8]
 
 
 def test_environments_share_no_axis(tmp_path, toy):
@@ -127,7 +181,16 @@ def test_report_is_one_page_with_everything(cli, toy, tmp_path):
     assert "<script" not in text
     assert text.count("data:image/png") == 3  # two curves and one training metric
     assert text.count("data:image/gif") == 1
-    for words in ("5 of 6", "22.0", "not finished", "64, 64", "torch", "2.13", "&lt;b&gt;&amp;"):
+    for words in (
+        "5 of 5",
+        "0 of 1",
+        "22.0",
+        "not finished",
+        "64, 64",
+        "torch",
+        "2.13",
+        "&lt;b&gt;&amp;",
+    ):
         assert words in text, words
     # lr is the same everywhere: not among the differences, which come first.
     head = text[text.index("<h2>Configuration") : text.index("What all runs have in common")]

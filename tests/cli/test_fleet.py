@@ -188,6 +188,7 @@ def test_a_league_runs_a_grid_and_tells_what_came_out(cli, here):
     (here / "league.yaml").write_text(
         "seeds: [0, 2]\n"
         "settings: {width: 3}\n"
+        "scale: {Toy-v0: [-0.1, 0.0]}\n"
         "recipes:\n"
         "  toy.py:\n"
         "    slow: presets/slow.yaml\n"
@@ -206,8 +207,11 @@ def test_a_league_runs_a_grid_and_tells_what_came_out(cli, here):
     run = read_run(here / "out" / "toy" / "best" / "seed2")
     assert (run.config["width"], run.config["hidden"]) == (3, [2, 2])
     assert (run.final()["group"], run.final()["resumed"]) == ("out", True)
-    for words in ("toy slow", "toy best", "interquartile mean", "Toy-v0"):
+    for words in ("toy slow", "toy best", "interquartile mean", "Toy-v0", "optimality gap"):
         assert words in result.out
+    # slow: -0.1 and -0.098 are 0 and 0.02 on the scale; best: 1 and 1.02; the middle two of four.
+    assert "0.510 (" in result.out
+    assert (here / "out" / "profiles.png").stat().st_size > 1000
     again = cli("league", "league.yaml", "--out", "out", "--resume")
     assert again.code == 0
     assert "4 runs, 4 of them finished before" in again.err

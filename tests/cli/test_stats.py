@@ -7,7 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from composerl.analysis.stats import bootstrap_interval, iqm, probability_of_improvement
+from composerl.analysis.stats import (
+    aggregate,
+    bootstrap_interval,
+    improvement_over_tasks,
+    iqm,
+    performance_profile,
+    probability_of_improvement,
+    run_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +85,82 @@ def test_probability_of_separate_scores_is_certain():
 def test_no_scores_are_refused(call):
     with pytest.raises(ValueError, match="must be one number or more"):
         call([])
+
+
+@pytest.mark.parametrize("call", [bootstrap_interval, lambda x: probability_of_improvement(x, [1])])
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_are_refused(call, lost):
+    with pytest.raises(ValueError, match=f"must be finite, got {lost}"):
+        call([1.0, lost])
+
+
+def test_one_run_has_no_interval():
+    assert run_interval([3.0]) is None
+    assert run_interval([3.0, 4.0]) == (3.0, 4.0)
+
+
+# --- several tasks -----------------------------------------------------------------------------
+
+TASKS = [[0.0, 0.5, 1.5, 2.0], [0.2, 0.4, 0.6, 0.8]]
+
+
+def test_aggregates_by_hand():
+    """Of the eight scores the middle four are 0.4 0.5 0.6 0.8; the tasks' means are 1 and 0.5.
+
+    Up to 1 the first task's runs have 0, 0.5, 1, 1, mean 0.625; the second's mean is 0.5.
+    """
+    told = aggregate(TASKS)
+    assert {name: value for name, (value, _, _) in told.items()} == pytest.approx(
+        {"iqm": 2.3 / 4, "median": 0.75, "mean": 0.75, "optimality gap": 1 - (0.625 + 0.5) / 2}
+    )
+    for value, low, high in told.values():
+        assert low < value < high
+
+
+def test_aggregates_against_scipy():
+    """rliable's: trim_mean of 25 % over all, medians and means of task means."""
+    stats = pytest.importorskip("scipy.stats")
+    scores = np.random.default_rng(0).normal(0.5, 0.4, size=(10, 6))  # as rliable: runs, tasks
+    told = aggregate(scores.T.tolist())
+    assert told["iqm"][0] == pytest.approx(stats.trim_mean(scores, 0.25, axis=None))
+    assert told["median"][0] == pytest.approx(np.median(scores.mean(0)))
+    gap = 1 - np.mean(np.minimum(scores, 1))
+    assert told["optimality gap"][0] == pytest.approx(gap)
+
+    def trimmed(*tasks, axis):
+        return stats.trim_mean(np.concatenate(tasks, axis), 0.25, axis)
+
+    draws = stats.bootstrap(
+        tuple(scores.T), trimmed, method="percentile", n_resamples=4000, rng=0, vectorized=True
+    )
+    assert told["iqm"][1:] == pytest.approx(tuple(draws.confidence_interval), abs=0.02)
+
+
+def test_the_bootstrap_is_stratified():
+    """Tasks of equal runs: within a task nothing varies, and nothing is drawn across tasks."""
+    told = aggregate([[0.1] * 5, [0.9] * 5])
+    for value, low, high in told.values():
+        assert (low, high) == pytest.approx((value, value))
+
+
+def test_improvement_over_tasks_against_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    generator = np.random.default_rng(1)
+    first, second = generator.normal(size=(2, 3, 7)).round(1)
+    expected = np.mean(
+        [stats.mannwhitneyu(x, y).statistic / 49 for x, y in zip(first, second, strict=True)]
+    )
+    probability, low, high = improvement_over_tasks(first, second)
+    assert probability == pytest.approx(expected)
+    assert low < probability < high
+    with pytest.raises(ValueError, match="same tasks"):
+        improvement_over_tasks(first, second[:2])
+
+
+def test_performance_profile_by_hand():
+    """Above 0.5 are 2 of 4 in either task (0.5 itself is not), above 1.9 are 1 of 4 and none."""
+    shares, low, high = performance_profile(TASKS, [-1.0, 0.5, 1.9, 5.0])
+    assert shares.tolist() == [1.0, 0.5, 0.125, 0.0]
+    assert (low <= shares).all()
+    assert (shares <= high).all()
+    assert (low[0], high[0], low[3], high[3]) == (1.0, 1.0, 0.0, 0.0)
