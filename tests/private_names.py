@@ -1,4 +1,4 @@
-"""Private names of torch, tensordict and TorchRL that composerl leans on, each with a way out.
+"""Private names of torch, tensordict, TorchRL and W&B that composerl leans on, with ways out.
 
 ``tests/test_private.py`` tries every one of them: an upgrade that breaks one fails there, with
 what to do about it, and not in the middle of a training. It also reads the package's source, so
@@ -147,5 +147,12 @@ PRIVATE = (
         ("data.replay.prioritized",),
         "its trees, replaced where TorchRL's extension does not load, and saved by content",
         "read PrioritizedSampler anew; if it needs no extension any more, only state_dict is left",
+    ),
+    Private(
+        "wandb.Run",
+        ("_detect_and_apply_job_inputs",),
+        ("bookkeeping.wandb_run",),
+        "a start of W&B that does not import Launch, more than half of its time",
+        "see whether wandb.init() still imports wandb.sdk.launch; if not, drop the function",
     ),
 )  # fmt: skip

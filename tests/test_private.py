@@ -1,4 +1,4 @@
-"""Private names of torch, tensordict and TorchRL: each is tried, and all that are used are listed.
+"""Private names of other libraries: each is tried, and all that are used are listed.
 
 A canary that fails after an upgrade ends with what to do about it, from ``private_names.py``.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wandb
 from private_names import PRIVATE
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -237,10 +238,16 @@ def prioritized():
     assert (float(largest), int(row)) == (9.0, 2)
 
 
+def wandb_run():
+    assert "wandb.sdk.launch" in inspect.getsource(wandb.Run._detect_and_apply_job_inputs)
+    assert "_detect_and_apply_job_inputs()" in inspect.getsource(wandb.Run._on_ready)
+
+
 CANARIES = [
     foreach, fused_adam, views_know_their_base, dynamo, module, new_unsafe, metadata,
     tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,
+    wandb_run,
 ]  # fmt: skip
 
 

@@ -210,6 +210,10 @@ class OffPolicyConfig(ReplayConfig):
 class OnPolicyConfig(ActingConfig):
     """What every recipe can be told that learns by PPO from what the policy has just done."""
 
+    run: ClassVar[Section]
+    # 20 episodes of CartPole take as long as learning from 800 steps of it.
+    eval_every: Annotated[Count, MAY_CHANGE] = 5000
+
     data: ClassVar[Section]
     rollout: Count = 1024
     """Environment steps between two updates of the policy, over all environments."""
