@@ -1,9 +1,9 @@
 """BC, behaviour cloning (Pomerleau 1989): offline, continuous or discrete actions.
 
 Imitates all of a dataset's actions by maximum likelihood. Continuous ones by a Gaussian whose
-deviation is the same in all states: its mean averages the behaviour's noise away. That of SAC, a
-Gaussian squashed by tanh, has no bound on the density of actions at the ends of their range, where
-many of Pendulum's are, and a few of them can outweigh all others.
+deviation is the same in all states: its mean averages the behaviour's noise away. The density of
+SAC's (--actor tanh) has no bound at the ends of an action's range, and a few actions there can
+outweigh all others.
 
 The defaults suit Pendulum, and CartPole with --env CartPole-v1.
 """
@@ -11,10 +11,10 @@ The defaults suit Pendulum, and CartPole with --env CartPole-v1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, DatasetConfig, cli
+from composerl.config import Count, DatasetConfig, Section, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -26,6 +26,10 @@ class Config(DatasetConfig):
     steps: Count = 3000
     dataset: str = "noisy"
 
+    networks: ClassVar[Section]
+    actor: Literal["gaussian", "tanh"] = "gaussian"
+    """A plain Gaussian, its mean within the bounds, or SAC's, squashed by tanh."""
+
 
 def main(cfg: Config) -> Policy:
     from torchrl.data import TensorDictReplayBuffer
@@ -34,20 +38,15 @@ def main(cfg: Config) -> Policy:
 
     run = Run(cfg)
     env = envs.make_env(cfg.env, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False
-    number = envs.Spaces.of(env).num_actions
-    make_actor = modules.categorical_actor if number else modules.gaussian_actor
-    actor = make_actor(env, cfg.hidden, normalize=stats)
+    make_actor = {"gaussian": modules.gaussian_actor, "tanh": modules.tanh_gaussian_actor}
+    if envs.Spaces.of(env).num_actions:
+        actor = modules.categorical_actor(env, cfg.hidden, normalize=stats)
+    else:
+        actor = make_actor[cfg.actor](env, cfg.hidden, normalize=stats)
     loss = losses.BCLoss(actor).to(cfg.device)
     update = Update(
         loss,

@@ -43,18 +43,9 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=dataset.reward_scale)
     env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale,
-        reward_shift=cfg.reward_shift,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False

@@ -3,8 +3,7 @@
 SAC on a fixed dataset whose critics are pushed down at actions that the data do not have, so
 that the policy cannot profit from values nobody has ever seen.
 
-The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --actor-lr 1e-4 --tau 0.005 --alpha 5 --reward-scale 1 --normalize.
+The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or walker2d.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, NonNegative, OfflineConfig, Section, Whole, cli
+from composerl.config import Count, NonNegative, OfflineConfig, Positive, Section, Whole, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -27,7 +26,11 @@ class Config(OfflineConfig):
 
     algorithm: ClassVar[Section]
     actor_lr: NonNegative = 1e-3
-    """Learning rate of the actor; --lr is that of the critics and of the temperatures."""
+    """Learning rate of the actor; --lr is that of the critics."""
+    alpha_lr: NonNegative | None = None
+    """Of SAC's temperature and of the Lagrange multiplier; that of --lr by default."""
+    alpha_init: Positive = 1.0
+    """SAC's temperature at the start."""
     alpha: float = 1.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
     num_random: Count = 10
@@ -45,7 +48,7 @@ class Config(OfflineConfig):
     target_entropy: float | None = None
     """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
     bc_steps: Whole = 0
-    """Steps at the start in which the actor clones the data."""
+    """Steps at the start in which the actor clones the data by maximum likelihood."""
 
 
 def main(cfg: Config) -> Policy:
@@ -55,18 +58,9 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=dataset.reward_scale)
     env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale,
-        reward_shift=cfg.reward_shift,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False
@@ -81,12 +75,14 @@ def main(cfg: Config) -> Policy:
         lagrange_thresh=1.0 if cfg.lagrange is None else cfg.lagrange,
         max_q_backup=cfg.max_q_backup,
         deterministic_backup=not cfg.entropy_backup,
+        alpha_init=cfg.alpha_init,
         target_entropy=cfg.target_entropy,
         gamma=cfg.gamma,
     ).to(cfg.device)
+    alpha_lr = cfg.lr if cfg.alpha_lr is None else cfg.alpha_lr
     update = Update(
         loss,
-        lr={"actor_network": cfg.actor_lr, "default": cfg.lr},
+        lr={"actor_network": cfg.actor_lr, "log_alpha": alpha_lr, "default": cfg.lr},
         schedule=optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
@@ -97,7 +93,7 @@ def main(cfg: Config) -> Policy:
     offline = TensorDictReplayBuffer(storage=storage)
     online = TensorDictReplayBuffer(
         storage=data.PackedStorage(1_000_000, device=cfg.device),
-        transform=data.WholeEpisodes(cfg.gamma),
+        transform=data.WholeEpisodes(cfg.gamma, worst=float(dataset.rewards.min())),
     )
     buffer = data.MixedReplayBuffer(
         offline, online, offline_fraction=cfg.offline_fraction, batch_size=cfg.batch_size

@@ -3,15 +3,13 @@
 Learns from a fixed dataset without ever evaluating an action outside of it: V is an upper
 expectile of Q over the data's actions, the policy imitates those that do better than V.
 
-The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --tau 0.005 --expectile 0.7 --beta 3 --normalize, and --reward-scale
-as composerl.data.return_scale gives it.
+The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or walker2d.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
 from composerl.config import Count, LRSchedule, OfflineConfig, Section, cli
@@ -24,6 +22,10 @@ if TYPE_CHECKING:
 class Config(OfflineConfig):
     env: str = "Pendulum-v1"
     steps: Count = 5000
+
+    networks: ClassVar[Section]
+    actor: Literal["gaussian", "tanh"] = "gaussian"
+    """A plain Gaussian, its mean within the bounds, or SAC's, squashed by tanh."""
 
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "cosine"
@@ -41,22 +43,14 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=dataset.reward_scale)
     env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale,
-        reward_shift=cfg.reward_shift,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False
-    actor = modules.gaussian_actor(env, cfg.hidden, normalize=stats)
+    make_actor = {"gaussian": modules.gaussian_actor, "tanh": modules.tanh_gaussian_actor}
+    actor = make_actor[cfg.actor](env, cfg.hidden, normalize=stats)
     loss = losses.IQLLoss(
         actor,
         modules.twin_q(env, cfg.hidden, normalize=stats),

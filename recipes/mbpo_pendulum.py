@@ -67,12 +67,12 @@ def main(cfg: Config) -> Policy:
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
     critics = modules.twin_q(env, cfg.hidden)
-    loss = losses.SACLoss(actor, critics, target_entropy=cfg.target_entropy, gamma=cfg.gamma)
+    loss = losses.SACLoss(actor, critics, **cfg.temperature(), gamma=cfg.gamma)
     fits = cfg.model_patience * cfg.steps**2 // (2 * cfg.fit_every * cfg.model_batch_size)
     on = run.compiles(sac=cfg.steps * cfg.updates, dynamics=fits if cfg.model == "on" else 0)
     update = Update(
         loss.to(cfg.device),
-        lr=cfg.lr,
+        lr=cfg.rates(),
         schedule=optim.lr_schedule(cfg.lr_schedule, cfg.steps * cfg.updates),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,

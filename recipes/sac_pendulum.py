@@ -35,10 +35,10 @@ def main(cfg: Config) -> Policy:
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
     critics = modules.twin_q(env, cfg.hidden)
-    loss = losses.SACLoss(actor, critics, target_entropy=cfg.target_entropy, gamma=cfg.gamma)
+    loss = losses.SACLoss(actor, critics, **cfg.temperature(), gamma=cfg.gamma)
     update = Update(
         loss.to(cfg.device),
-        lr=cfg.lr,
+        lr=cfg.rates(),
         schedule=optim.lr_schedule(cfg.lr_schedule, cfg.steps * cfg.updates),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,

@@ -3,9 +3,9 @@
 TD3 on a fixed dataset, whose policy climbs the critic's value and stays near the data's actions:
 the only change is a square in the policy's loss.
 
-The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --tau 0.005 --alpha 2.5 --reward-scale 1 --normalize. Most of the
-actions in the defaults' data are random ones; where all are good, --alpha 0.5 suits.
+The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or walker2d.
+
+Most of the actions in the defaults' data are random ones; where all are good, --alpha 0.5 suits.
 """
 
 from __future__ import annotations
@@ -43,18 +43,9 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=dataset.reward_scale)
     env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale,
-        reward_shift=cfg.reward_shift,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False

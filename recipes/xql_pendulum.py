@@ -3,15 +3,13 @@
 Learns from a fixed dataset without ever evaluating an action outside of it: V is a soft maximum
 of Q over the data's actions, by Gumbel regression; the policy imitates those that beat it.
 
-The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5 --dataset file.npz):
---hidden 256 256 --lr 3e-4 --tau 0.005 --loss-temperature 2 --beta 3 --normalize, and
---reward-scale as composerl.data.return_scale gives it.
+The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or walker2d.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
 from composerl.config import Count, LRSchedule, OfflineConfig, Section, Whole, cli
@@ -26,6 +24,8 @@ class Config(OfflineConfig):
     steps: Count = 5000
 
     networks: ClassVar[Section]
+    actor: Literal["gaussian", "tanh"] = "gaussian"
+    """A plain Gaussian, its mean within the bounds, or SAC's, squashed by tanh."""
     layer_norm: bool = True
     """LayerNorm in V."""
 
@@ -44,6 +44,8 @@ class Config(OfflineConfig):
     """Noise on the data's actions in V's loss, as a share of half their range."""
     vanilla_value_loss: bool = False
     """Use IQL's expectile in place of the Gumbel regression."""
+    value_updates: Count = 1
+    """Updates of V, each on a batch of its own, for each of the critics and of the policy."""
     expectile: float = 0.9
     """For --vanilla-value-loss."""
     beta: float = 10.0
@@ -57,22 +59,14 @@ def main(cfg: Config) -> Policy:
     from composerl import Run, Update
 
     run = Run(cfg)
-    scaling = RewardScaling(loc=cfg.reward_shift, scale=cfg.reward_scale)
+    dataset = data.load_dataset(cfg.dataset, cfg.env, spaces=run.spaces, **cfg.loading())
+    scaling = RewardScaling(loc=cfg.reward_shift, scale=dataset.reward_scale)
     env = envs.make_env(cfg.env, transforms=scaling, **cfg.env_kwargs)
-    dataset = data.load_dataset(
-        cfg.dataset,
-        cfg.env,
-        size=cfg.dataset_size,
-        seed=cfg.dataset_seed,
-        reward_scale=cfg.reward_scale,
-        reward_shift=cfg.reward_shift,
-        env_kwargs=cfg.env_kwargs,
-        spaces=env,
-    )
     steps = cfg.gradient_steps(len(dataset))
 
     stats = data.observation_stats(dataset) if cfg.normalize else False
-    actor = modules.gaussian_actor(env, cfg.hidden, normalize=stats)
+    make_actor = {"gaussian": modules.gaussian_actor, "tanh": modules.tanh_gaussian_actor}
+    actor = make_actor[cfg.actor](env, cfg.hidden, normalize=stats)
     loss = losses.XQLLoss(
         actor,
         modules.twin_q(env, cfg.hidden, normalize=stats),
@@ -87,13 +81,16 @@ def main(cfg: Config) -> Policy:
         temperature=cfg.beta,
         gamma=cfg.gamma,
     ).to(cfg.device)
+    times = cfg.value_updates
+    phases = times * steps, times * cfg.online_steps
     update = Update(
         loss,
         lr=cfg.lr,
-        schedule={"actor_network": optim.lr_schedule(cfg.lr_schedule, steps, cfg.online_steps)},
+        schedule={"actor_network": optim.lr_schedule(cfg.lr_schedule, *phases)},
+        every={"actor_network": times, "qvalue_network": times, "target_": times},
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=run.compiles(xql=steps + cfg.online_steps),
+        compile=run.compiles(xql=sum(phases)),
     )
 
     offline = TensorDictReplayBuffer(storage=data.DatasetStorage(dataset, device=cfg.device))
@@ -111,7 +108,8 @@ def main(cfg: Config) -> Policy:
         if step > steps:
             buffer.extend(collector.next())
             run.log(collector.metrics() | {"collect/steps": step - steps})
-        run.log(update(buffer.sample()))
+        for _ in range(times):
+            run.log(update(buffer.sample()))
         run.evaluate(actor)
     return run.finish(actor)
 

@@ -90,6 +90,11 @@ def test_disagreement_grows_off_the_data(fitted):
     assert spread[2] > 2 * spread[1]
 
 
+def members_of(model):
+    """The parameters that each member has for itself: all but the bounds of the variance."""
+    return list(model.layers.parameters())
+
+
 class Recorder:
     """An Update that notes each member's weights and holdout error after every epoch."""
 
@@ -100,7 +105,7 @@ class Recorder:
         def holdout_mse(judge):
             self.judge = judge
             self.errors.append(original(judge))
-            self.weights.append([p.detach().clone() for p in loss.model.parameters()])
+            self.weights.append([p.detach().clone() for p in members_of(loss.model)])
             return self.errors[-1]
 
         monkeypatch.setattr(loss, "holdout_mse", holdout_mse, raising=False)
@@ -121,7 +126,7 @@ def test_each_member_goes_back_to_its_best_weights(lr, monkeypatch):
         assert len(set(best.tolist())) > 1
         assert (best < len(errors) - 1).any()
     for member, epoch in enumerate(best.tolist()):
-        restored = [p[member] for p in update.loss.model.parameters()]
+        restored = [p[member] for p in members_of(update.loss.model)]
         expected = [w[member] for w in record.weights[epoch]]
         assert all(torch.equal(a, b) for a, b in zip(restored, expected, strict=True))
     torch.testing.assert_close(record.measure(record.judge), errors.amin(0))
@@ -150,10 +155,10 @@ def test_patience_counts_epochs_in_which_nobody_gains(monkeypatch):
 def test_a_model_that_gets_worse_is_left_as_it_was():
     torch.manual_seed(0)
     update = make_update(lr=1e3)
-    before = deepcopy(dict(update.loss.model.named_parameters()))
+    before = deepcopy(members_of(update.loss.model))
     metrics = fit_dynamics(update, linear_system(200)[0])
-    for name, parameter in update.loss.model.named_parameters():
-        assert torch.equal(parameter, before[name]), name
+    for now, then in zip(members_of(update.loss.model), before, strict=True):
+        assert torch.equal(now, then)
     assert metrics["model/epochs"] == 5
 
 
@@ -185,6 +190,23 @@ def test_splits_bootstraps_and_batches(monkeypatch):
     assert model.mean[0].item() == pytest.approx(train.mean().item(), abs=1e-6)
     fit_dynamics(update, linear_system(1000)[0], max_epochs=1, max_holdout=30)
     assert record.judge.shape == (30,)
+
+
+def test_what_is_held_out_stays_so_while_data_come_in(monkeypatch):
+    """Weights from before a fit compete with those from it on rows that neither was trained on.
+
+    Drawn anew, four of five rows of a second holdout would be those of the first training."""
+    torch.manual_seed(0)
+    update = make_update(members=2, elites=1)
+    record, data, trained = Recorder(update, monkeypatch), linear_system(5000)[0], set()
+    for rows in (1000, 2000, 5000):
+        fit_dynamics(update, data[:rows], max_epochs=1, max_holdout=300)
+        held = set(record.judge["observation"][:, 0].tolist())
+        assert len(held) == min(rows // 5, 300)
+        assert len(held & trained) <= 0.05 * len(held)  # (at the edge the share itself moves)
+        trained |= set(data["observation"][:rows, 0].tolist()) - held
+    # which rows they are has nothing to do with what is in them
+    assert abs(record.judge["observation"].mean()) < 0.2
 
 
 def test_repeats_and_resumes_exactly(tmp_path):

@@ -62,6 +62,14 @@ class DatasetConfig(OptimizeConfig):
     hidden: tuple[Count, ...] = (128, 128)
     """Widths of the hidden layers."""
 
+    def loading(self) -> dict[str, Any]:
+        """Keyword arguments of ``load_dataset``."""
+        return {
+            "size": self.dataset_size,
+            "seed": self.dataset_seed,
+            "env_kwargs": self.env_kwargs,
+        }
+
     def gradient_steps(self, rows: int) -> int:
         """The steps on a dataset of so many rows: ``steps``, or those of ``epochs``."""
         if self.epochs is None:
@@ -83,8 +91,8 @@ class OfflineConfig(DatasetConfig, LearnConfig):
     """What every recipe can be told that learns values from a dataset, and may go on online."""
 
     data: ClassVar[Section]
-    reward_scale: Finite = 0.1
-    """Rewards are multiplied by this."""
+    reward_scale: Finite | Literal["returns"] = 0.1
+    """Rewards are multiplied by this; returns: by 1000 / (largest - smallest return)."""
     reward_shift: Finite = 0.0
     """Then this is added."""
 
@@ -99,6 +107,13 @@ class OfflineConfig(DatasetConfig, LearnConfig):
     """Steps after the offline ones that also act: one environment step, one update."""
     offline_fraction: Share = 0.5
     """Share of the dataset in the batches of the online steps."""
+
+    def loading(self) -> dict[str, Any]:
+        """Keyword arguments of ``load_dataset``."""
+        return super().loading() | {
+            "reward_scale": self.reward_scale,
+            "reward_shift": self.reward_shift,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +216,24 @@ class OffPolicyConfig(ReplayConfig):
     updates: Count = 1
     """Updates for each environment step."""
     lr: NonNegative = 2e-3
-    """Learning rate of actor, critics and temperature."""
+    """Learning rate of actor and critics."""
     target_entropy: float | None = None
     """Entropy that the temperature is tuned to; minus the number of actions by default."""
+    alpha_init: Positive = 1.0
+    """Temperature at the start."""
+    alpha_lr: NonNegative | None = None
+    """Learning rate of the temperature; that of --lr by default."""
+
+    def temperature(self) -> dict[str, Any]:
+        """Keyword arguments of ``SACLoss``."""
+        return {"alpha_init": self.alpha_init, "target_entropy": self.target_entropy}
+
+    def rates(self) -> dict[str, float]:
+        """The learning rates by the names of parameters, for ``Update``."""
+        return {
+            "log_alpha": self.lr if self.alpha_lr is None else self.alpha_lr,
+            "default": self.lr,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

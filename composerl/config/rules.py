@@ -32,6 +32,11 @@ NonNegative = Annotated[float, Rule(lambda x: 0 <= x < math.inf, "at least 0")]
 Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
 
 
+def _words(choices: tuple[Any, ...]) -> set[Any]:
+    """The words among the alternatives of a type: of ``float | Literal["auto"]``, auto."""
+    return {word for c in choices if typing.get_origin(c) == Literal for word in typing.get_args(c)}
+
+
 def coerce(name: str, value: Any, kind: Any) -> Any:
     """``value`` as ``kind`` where that loses nothing: YAML reads 1e-4 as text and has no tuples.
 
@@ -47,7 +52,10 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in choices:
             return None
-        return coerce(name, value, next(c for c in choices if c is not type(None)))
+        if isinstance(value, str) and value in _words(choices):
+            return value
+        others = (c for c in choices if c is not type(None) and typing.get_origin(c) != Literal)
+        return coerce(name, value, next(others))
     if origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= {*choices}:
             value = "on" if value else "off"  # what YAML makes of these words

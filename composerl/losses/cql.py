@@ -59,8 +59,8 @@ class CQLLoss(SACLoss):
     ``mc_return`` ``(batch, 1)``; also returns ``loss_cql`` and, with Lagrange,
     ``loss_alpha_prime`` and ``alpha_prime``.
 
-    ``loss.imitate = True`` makes the actor maximise the log-probability of the data's actions in
-    place of Q: a behaviour-cloning start.
+    ``loss.imitate = True`` makes the actor maximise the log-probability of the data's actions, and
+    nothing else: a behaviour-cloning start. The temperature, which has no say in it, waits.
     """
 
     @dataclass
@@ -152,10 +152,7 @@ class CQLLoss(SACLoss):
 
         with self._apart(self.qvalue_network, self.actor_network):
             q = self._q(self.qvalue_network, batch, actions)
-        if self.imitate:
-            policy_q = dist.log_prob(data_action).unsqueeze(0)
-        else:
-            policy_q = self._policy_q(batch, new_action)
+        policy_q = q[:, -1].detach() if self.imitate else self._policy_q(batch, new_action)
         metrics, alpha_prime = {"alpha": alpha}, None
         if self.with_lagrange:
             metrics["alpha_prime"] = alpha_prime = self.log_alpha_prime.exp().clamp(0.0, 1e6)
@@ -169,6 +166,10 @@ class CQLLoss(SACLoss):
             mc_return=self._floor(batch),
             loss_function=self.loss_function,
         )  # fmt: skip
+        if self.imitate:
+            rows["loss_actor"] = -dist.log_prob(data_action)
+            # Tuned while the entropy does not follow it, the temperature would run away.
+            rows |= {key: 0 * row for key, row in rows.items() if key == "loss_alpha"}
         return {**self._prioritized(rows), **metrics}
 
     def _best_value(

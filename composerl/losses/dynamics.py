@@ -30,7 +30,7 @@ class DynamicsLoss(RowLoss):
     .. math::
         L_{dynamics} &= \textstyle\sum_e \frac1d \sum_i
             (y_i - \mu_{e,i})^2 e^{-\lambda_{e,i}} + \lambda_{e,i} \\
-        L_{bounds} &= c \textstyle\sum_e \sum_i \lambda^{max}_{e,i} - \lambda^{min}_{e,i} \\
+        L_{bounds} &= c \textstyle\sum_i \lambda^{max}_i - \lambda^{min}_i \\
         L_{terminated} &= \textstyle\sum_e BCE(logit_e, terminated)
 
     The sum over members makes each one's gradient that of its own mean, whatever their number.

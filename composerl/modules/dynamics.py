@@ -41,8 +41,9 @@ class _BatchedLinear(nn.Module):
 class Ensemble(nn.Module):
     """Several Gaussian models of (next observation - observation, reward), computed together.
 
-    All parameters have the members as their first dimension, so that one can be taken or restored
-    without the others. The normaliser and the elites are buffers: they travel in the state dict.
+    The layers have the members as their first dimension, so that one can be taken or restored
+    without the others; the bounds of the variance are the same for all, as in PETS. The
+    normaliser and the elites are buffers: they travel in the state dict.
 
     Attributes:
         elites: indices of the members that :meth:`forward` draws from.
@@ -73,8 +74,8 @@ class Ensemble(nn.Module):
         sizes = [in_dim, *hidden, 2 * self.out_dim + int(terminates)]
         self.layers = nn.ModuleList(_BatchedLinear(members, n, m) for n, m in pairwise(sizes))
         low, high = LOG_VAR_RANGE
-        self.min_log_var = nn.Parameter(torch.full((members, 1, self.out_dim), low))
-        self.max_log_var = nn.Parameter(torch.full((members, 1, self.out_dim), high))
+        self.min_log_var = nn.Parameter(torch.full((self.out_dim,), low))
+        self.max_log_var = nn.Parameter(torch.full((self.out_dim,), high))
         self.register_buffer("mean", torch.zeros(sizes[0]))
         self.register_buffer("std", torch.ones(sizes[0]))
         self.register_buffer("target_mean", torch.zeros(self.out_dim))
@@ -140,10 +141,7 @@ class Ensemble(nn.Module):
             # In place where no gradient needs the input: less memory to go through.
             x = F.silu(layer(x, chosen), inplace=not torch.is_grad_enabled())
         out = last(x, chosen)
-        low, high = (
-            bound if chosen is None else bound[chosen]
-            for bound in (self.min_log_var, self.max_log_var)
-        )
+        low, high = self.min_log_var, self.max_log_var
         mean, raw = out[..., : self.out_dim], out[..., self.out_dim : 2 * self.out_dim]
         log_var = high - F.softplus(high - raw)
         log_var = low + F.softplus(log_var - low)

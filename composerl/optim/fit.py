@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
+from xxhash import xxh64_intdigest
 
 from composerl.losses import DynamicsLoss
 
@@ -16,10 +18,13 @@ __all__ = ["DynamicsFit"]
 class DynamicsFit:
     """Fits an ensemble to transitions, each time from the weights that it has.
 
-    Rows are split at random. The normaliser is set to the training rows, of which each member
-    gets a bootstrap of its own. Training ends after ``patience`` epochs in which no member's
-    error on the holdout fell by ``min_gain``. Then every member goes back to its best weights,
-    those from before the fit included, and the best members become the elites.
+    Rows are split by a hash of their observation and action, so that one that is held out stays
+    so in later fits: weights from before a fit have never been trained on what judges them. The
+    normaliser is set to the training rows, of which each member gets a bootstrap of its own.
+    Training ends after ``patience`` epochs in which no member's error on the holdout fell by
+    ``min_gain``. Then every member goes back to its best weights, those from before the fit
+    included, and the best members become the elites. What members share, as the bounds of the
+    variance, stays as it is.
 
     All random numbers come from torch's global generator, so that ``state_dict`` (the update's,
     and the metrics) is all that an exact resume needs.
@@ -71,7 +76,8 @@ class DynamicsFit:
         bootstrap = torch.randint(len(train), (members, len(train)))
 
         best = loss.holdout_mse(judge)
-        reference, weights = best, [p.detach().clone() for p in model.parameters()]
+        own = [p for p in model.parameters() if p.ndim == 3]  # one for each member
+        reference, weights = best, [p.detach().clone() for p in own]
         epochs = stale = 0
         while stale < self.patience and epochs != self.max_epochs:
             shuffled = bootstrap.gather(1, torch.rand(members, len(train)).argsort(1))
@@ -81,12 +87,12 @@ class DynamicsFit:
             better, gained = mse < best, mse < reference * (1 - self.min_gain)
             best, reference = torch.where(better, mse, best), torch.where(gained, mse, reference)
             weights = [
-                torch.where(better.reshape(-1, *[1] * (p.ndim - 1)), p.detach(), w)
-                for p, w in zip(model.parameters(), weights, strict=True)
+                torch.where(better.reshape(-1, 1, 1), p.detach(), w)
+                for p, w in zip(own, weights, strict=True)
             ]
             epochs, stale = epochs + 1, 0 if gained.any() else stale + 1
         with torch.no_grad():
-            for p, w in zip(model.parameters(), weights, strict=True):
+            for p, w in zip(own, weights, strict=True):
                 p.copy_(w)
         model.elites.copy_(best.argsort(stable=True)[: len(model.elites)])
         means: Any = torch.stack(steps).mean(0)  # a TensorDict, like the steps
@@ -108,5 +114,7 @@ class DynamicsFit:
         held = min(int(len(rows) * self.holdout), self.max_holdout)
         if held < 1:
             raise ValueError(f"holdout={self.holdout} of {len(rows)} rows leaves none to judge by")
-        order = torch.randperm(len(rows))
-        return rows[order[held:]], rows[order[:held]]
+        observation, action, _ = self.update.loss.columns(rows)
+        inputs = torch.cat([observation, action], -1).cpu().numpy()
+        order = np.argsort([xxh64_intdigest(row.tobytes()) for row in inputs], kind="stable")
+        return rows[torch.from_numpy(order[held:])], rows[torch.from_numpy(order[:held])]

@@ -166,6 +166,21 @@ def test_an_episode_that_cannot_be_gone_on_with_is_cut_where_it_was_left(actor, 
     assert stored["mc_return"][:3].flatten().tolist() == [1.375, 1.75, 1.5]
 
 
+@pytest.mark.parametrize(
+    ("worst", "expected"), [(0.0, [-2.0, -2.0, -2.0]), (-4.0, [-2.75, -3.5, -5.0])]
+)
+def test_a_cut_episode_counts_what_it_gains_at_least(worst, expected):
+    """Rewards of -1, cut after three; gamma 0.5: for ever after -1 / 0.5 = -2, or -8."""
+    buffer = TensorDictReplayBuffer(
+        storage=PackedStorage(10), transform=WholeEpisodes(0.5, worst=worst)
+    )
+    batch = rows(0, 3)
+    batch["next", "reward"] = -torch.ones(3, 1)
+    batch["next", "truncated"] = batch["next", "done"] = torch.tensor([[False], [False], [True]])
+    buffer.extend(batch)
+    assert buffer[:]["mc_return"].flatten().tolist() == expected
+
+
 def test_what_is_under_way_is_not_the_collector_s_memory():
     """A batch that is written to again afterwards does not change an episode."""
     buffer = online(gamma=None)

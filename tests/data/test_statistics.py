@@ -29,6 +29,17 @@ def test_returns_to_go_stay_in_their_episode(raw):
         monte_carlo_returns(dataset(raw), 1.5)
 
 
+def test_a_cut_episode_counts_what_it_gains_at_least(raw):
+    """Rewards -1 -2 -3, cut, and -4 -5, terminal; gamma 0.5: after the cut -5 for ever, -10.
+
+    -3 - 5 = -8; -2 - 4 = -6; -1 - 3 = -4. As if nothing came after it, -2.75 -3.5 -3 would be a
+    floor above values that the data do not disprove."""
+    raw["rewards"] = -raw["rewards"]
+    np.testing.assert_allclose(monte_carlo_returns(dataset(raw), 0.5), [-4, -6, -8, -6.5, -5])
+    assert monte_carlo_returns(dataset(raw), 1.0).tolist() == [-np.inf] * 3 + [-9, -5]
+    np.testing.assert_allclose(monte_carlo_returns(dataset(raw), 0.0), raw["rewards"])
+
+
 def test_scale_of_locomotion(raw):
     assert return_scale(dataset(raw)) == pytest.approx(1000 / 3)  # returns 6 and 9
     with pytest.raises(ValueError, match="do not differ"):

@@ -274,18 +274,25 @@ def test_uniform_actions_fill_the_box(monkeypatch):
     torch.testing.assert_close(uniform.var(0), (high - low).square() / 12, rtol=0.1, atol=0)
 
 
-def test_behaviour_cloning_start_uses_the_data_s_actions():
-    loss, batch = cql()
-    loss.imitate = True
-    torch.manual_seed(0)
-    out = loss(batch.clone())
-    torch.manual_seed(0)
-    from torchrl.modules.distributions.utils import rsample_and_log_prob
+def test_behaviour_cloning_start_is_maximum_likelihood():
+    """Whatever the temperature: the loss of the actor is -log pi(a|s) of the data's actions."""
+    for alpha in (1e-3, 1.0, 30.0):
+        loss, batch = cql(alpha_init=alpha)
+        loss.imitate = True
+        out = loss(batch.clone())
+        expected = -loss.actor_network.get_dist(batch).log_prob(batch["action"]).mean()
+        torch.testing.assert_close(out["loss_actor"], expected)
 
-    dist = loss.actor_network.get_dist(batch)
-    _, log_pi = rsample_and_log_prob(dist)
-    expected = (log_pi - dist.log_prob(batch["action"])).mean()
-    torch.testing.assert_close(out["loss_actor"], expected)
+
+def test_the_temperature_waits_while_the_actor_clones():
+    loss, batch = cql(alpha_init=0.5)
+    update = Update(loss, lr=0.1)
+    loss.imitate = True
+    update(batch.clone())
+    assert loss.log_alpha.exp().item() == pytest.approx(0.5)
+    loss.imitate = False
+    update(batch.clone())
+    assert loss.log_alpha.exp().item() != pytest.approx(0.5, rel=0.01)
 
 
 def test_calibrated_reads_the_returns():

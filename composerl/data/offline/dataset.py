@@ -51,6 +51,8 @@ class Dataset:
     """Where it comes from, for messages."""
     rows: np.ndarray | None = None
     """The row of the source that each row was, where rows were dropped."""
+    reward_scale: float = 1.0
+    """What the source's rewards were multiplied by."""
     obs_parts: Parts | None = None
     """Names and lengths of the arrays that an observation was joined from, where it was."""
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from composerl.data.offline.behaviours import BEHAVIOURS, Controller, controller
 from composerl.data.offline.dataset import Dataset, validate
 from composerl.data.offline.formats import read_dataset
 from composerl.data.offline.generation import generate, play_episodes
+from composerl.data.offline.statistics import return_scale
 from composerl.envs.arguments import env_name
 from composerl.envs.spaces import Spaces
 
@@ -31,7 +32,7 @@ def load_dataset(
     *,
     size: int = 40_000,
     seed: int = 0,
-    reward_scale: float = 1.0,
+    reward_scale: float | Literal["returns"] = 1.0,
     reward_shift: float = 0.0,
     spaces: Any = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -48,13 +49,15 @@ def load_dataset(
     Keyword Args:
         size: transitions to generate; a file is read whole.
         seed: of the generated dataset; a file has none.
-        reward_scale: rewards become ``reward * reward_scale + reward_shift``.
+        reward_scale: rewards become ``reward * reward_scale + reward_shift``; ``"returns"`` is
+            :func:`return_scale` of the dataset. Which it was is the dataset's ``reward_scale``.
         reward_shift: see ``reward_scale``.
         spaces: an open environment or :class:`~composerl.envs.Spaces`, if there is one: saves
             opening ``env`` for its shapes.
         env_kwargs: of ``gymnasium.make``.
     """
-    if not math.isfinite(reward_scale) or reward_scale == 0 or not math.isfinite(reward_shift):
+    scale = 1.0 if reward_scale == "returns" else reward_scale
+    if not math.isfinite(scale) or scale == 0 or not math.isfinite(reward_shift):
         raise ValueError(
             "reward_scale must be finite and not 0, reward_shift finite, got "
             f"{reward_scale} and {reward_shift}"
@@ -70,7 +73,9 @@ def load_dataset(
             f"{data.source}: {data.dropped} rows dropped, whose next observation is of another "
             f"episode or missing{kept}"
         )
-    return replace(data, rewards=(data.rewards * reward_scale + reward_shift).astype(np.float32))
+    scale = return_scale(data) if reward_scale == "returns" else scale
+    rewards = (data.rewards * scale + reward_shift).astype(np.float32)
+    return replace(data, rewards=rewards, reward_scale=scale)
 
 
 class Expert(Protocol):

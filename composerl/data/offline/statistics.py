@@ -1,11 +1,11 @@
 """What a dataset is like: Monte Carlo returns, episode statistics, a summary of its quality."""
 
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from composerl.data.offline.dataset import Dataset
+from composerl.data.returns import returns_to_go
 
 __all__ = ["monte_carlo_returns", "return_scale", "summarize"]
 
@@ -13,16 +13,17 @@ __all__ = ["monte_carlo_returns", "return_scale", "summarize"]
 def monte_carlo_returns(dataset: Dataset, gamma: float) -> np.ndarray:
     """Discounted sum of the rewards from each row to the end of its episode, ``(N,)`` float32.
 
-    An episode that was cut (a timeout) counts as if nothing came after the cut: for rewards of
-    one sign the sum is then too small in size.
+    An episode that was cut (a timeout) counts as if the dataset's lowest reward came for ever
+    after, or none at all if no reward is negative: the sum is what is gained at least, which is
+    what Cal-QL needs. With ``gamma`` 1 and negative rewards nothing is known, and it is -inf.
     """
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must be in [0, 1], got {gamma}")
     result = np.zeros(len(dataset), dtype=np.float32)
+    worst = float(dataset.rewards.min()) if len(dataset) else 0.0
     for start, stop in dataset.episodes():
-        backwards = dataset.rewards[start:stop][::-1].tolist()
-        sums = accumulate(backwards, lambda total, gained: gained + gamma * total)
-        result[start:stop] = [*sums][::-1]
+        rewards, cut = dataset.rewards[start:stop].tolist(), not dataset.terminals[stop - 1]
+        result[start:stop] = returns_to_go(rewards, gamma, worst if cut else 0.0)
     return result
 
 

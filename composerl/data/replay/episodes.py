@@ -1,6 +1,5 @@
 """Episodes that are stored when they are over."""
 
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 from torchrl.envs import Transform
 
 from composerl.data.replay.tables import Column, nested
+from composerl.data.returns import returns_to_go
 
 __all__ = ["WholeEpisodes"]
 
@@ -25,7 +25,8 @@ class WholeEpisodes(Transform):
 
     Then its rows go into the buffer together, with ``mc_return`` if ``gamma`` is given: the
     discounted return from there on, which is not known before. An episode that was cut counts as
-    if nothing came after the cut. If a batch does not go on where the last one ended (the
+    if the lowest reward came for ever after, or none if no reward is negative: it is what is
+    gained at least. If a batch does not go on where the last one ended (the
     environment could not be brought back to where it was), the episode ends there, truncated.
 
     The steps under way are part of the buffer's ``state_dict``. It is for one environment, whose
@@ -33,13 +34,15 @@ class WholeEpisodes(Transform):
 
     Args:
         gamma: discount of ``mc_return``; None leaves that out.
+        worst: the lowest reward that was seen elsewhere, as in a dataset; those of the episode
+            itself count too.
     """
 
-    def __init__(self, gamma: float | None = None) -> None:
+    def __init__(self, gamma: float | None = None, worst: float = 0.0) -> None:
         super().__init__()
         if gamma is not None and not 0 <= gamma <= 1:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
-        self.gamma = gamma
+        self.gamma, self.worst = gamma, worst
         self._steps: list[dict[Column, Tensor]] = []  # each a row of one
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -76,7 +79,10 @@ class WholeEpisodes(Transform):
         episode = _joined(self._steps)
         self._steps = []
         if self.gamma is not None:
-            episode["mc_return",] = _returns(episode[_REWARD], self.gamma)
+            rewards = episode[_REWARD].squeeze(-1).tolist()
+            cut = not episode[_ENDS[0]][-1].item()
+            sums = returns_to_go(rewards, self.gamma, min(self.worst, *rewards) if cut else 0.0)
+            episode["mc_return",] = torch.tensor(sums, dtype=torch.float32).unsqueeze(1)
         return episode
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -91,10 +97,3 @@ class WholeEpisodes(Transform):
 
 def _joined(parts: list[dict[Column, Tensor]]) -> dict[Column, Tensor]:
     return {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
-
-
-def _returns(reward: Tensor, gamma: float) -> Tensor:
-    """Discounted sums ``(time, 1)`` of what follows each reward, added up in float64."""
-    backwards = reward.squeeze(-1).tolist()[::-1]
-    sums = accumulate(backwards, lambda total, gained: gained + gamma * total)
-    return torch.tensor([*sums][::-1], dtype=torch.float32).unsqueeze(1)
