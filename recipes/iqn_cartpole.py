@@ -98,6 +98,7 @@ def main(cfg: Config) -> Policy:
     run.track(update=update, buffer=buffer, collector=collector, average=average)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         actor.epsilon = optim.linear(cfg.epsilon_steps, cfg.epsilon)(step)
+        prioritized.beta = cfg.beta(step)
         buffer.extend(collector.next().reshape(-1))
         for _ in range(cfg.updates if step > cfg.warmup else 0):
             batch = buffer.sample()

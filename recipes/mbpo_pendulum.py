@@ -2,8 +2,7 @@
 
 SAC, mostly on imagined data: an ensemble learns how the environment behaves, and short rollouts
 in it, branched off real states, give many updates for each real step. --model off is plain SAC.
-
-The defaults suit Pendulum; recipes/README.md has the paper's for Hopper.
+The defaults suit Pendulum; for other tasks: --config hopper or halfcheetah.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from composerl.config import Count, NonNegative, OffPolicyConfig, Section, Share
 
 if TYPE_CHECKING:
     from composerl import Policy
+
+Ending = Literal["learned", "none", "inverted_pendulum", "hopper", "walker", "ant"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,8 @@ class Config(OffPolicyConfig):
     """Real states that a round of rollouts starts from."""
     rollout_length: tuple[int, int, int, int] = (1, 1, 0, 0)
     """Steps of a rollout: first, last, and the environment steps between which they grow."""
-    termination: Literal["none", "learned", "inverted_pendulum", "hopper", "walker", "ant"] = "none"
-    """When imagined episodes are over: never, when the model says so, or by a known rule."""
+    termination: Ending = "learned"
+    """When imagined episodes are over: as real ones taught the model, never, or by a known rule."""
     keep: Count = 2
     """Rounds of rollouts kept."""
 
@@ -66,8 +67,7 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
-    critics = modules.twin_q(env, cfg.hidden)
-    loss = losses.SACLoss(actor, critics, **cfg.temperature(), gamma=cfg.gamma)
+    loss = losses.SACLoss(actor, modules.twin_q(env, cfg.hidden), **cfg.sac_options())
     fits = cfg.model_patience * cfg.steps**2 // (2 * cfg.fit_every * cfg.model_batch_size)
     on = run.compiles(sac=cfg.steps * cfg.updates, dynamics=fits if cfg.model == "on" else 0)
     update = Update(

@@ -3,8 +3,7 @@
 Twin critics learn the value of replayed actions, and the policy climbs the smaller of the two,
 with a bonus for its entropy whose weight is tuned to a target.
 
-The defaults suit Pendulum. The paper's for locomotion (--env HalfCheetah-v5): --steps 1000000
---warmup 10000 --hidden 256 256 --lr 3e-4 --tau 0.005.
+The defaults suit Pendulum; for other tasks: --config hopper or halfcheetah.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
-    critics = modules.twin_q(env, cfg.hidden)
-    loss = losses.SACLoss(actor, critics, **cfg.temperature(), gamma=cfg.gamma)
+    loss = losses.SACLoss(actor, modules.twin_q(env, cfg.hidden), **cfg.sac_options())
     update = Update(
         loss.to(cfg.device),
         lr=cfg.rates(),

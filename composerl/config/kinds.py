@@ -177,6 +177,8 @@ class ValueConfig(ReplayConfig):
     """Replay rows with large errors more often."""
     exponents: tuple[float, float] = (0.6, 0.4)
     """Of the priorities, and of the weights that make up for them."""
+    beta_end: Share | None = None
+    """What the latter has grown to, along a line, at the end of the run; it stays by default."""
 
     networks: ClassVar[Section]
     hidden: tuple[Count, ...] = (128, 128, 128)
@@ -196,6 +198,13 @@ class ValueConfig(ReplayConfig):
     """Share of the past in the average of networks that is evaluated and kept; 0: the last one."""
     double: bool = False
     """The online network chooses the target's action."""
+
+    def beta(self, step: int) -> float:
+        """The weights' exponent at an environment step."""
+        start = self.exponents[1]
+        if self.beta_end is None:
+            return start
+        return start + (self.beta_end - start) * min(1.0, step / self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,9 +233,13 @@ class OffPolicyConfig(ReplayConfig):
     alpha_lr: NonNegative | None = None
     """Learning rate of the temperature; that of --lr by default."""
 
-    def temperature(self) -> dict[str, Any]:
+    def sac_options(self) -> dict[str, Any]:
         """Keyword arguments of ``SACLoss``."""
-        return {"alpha_init": self.alpha_init, "target_entropy": self.target_entropy}
+        return {
+            "alpha_init": self.alpha_init,
+            "target_entropy": self.target_entropy,
+            "gamma": self.gamma,
+        }
 
     def rates(self) -> dict[str, float]:
         """The learning rates by the names of parameters, for ``Update``."""

@@ -52,8 +52,9 @@ class IQLLoss(RowLoss):
         num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
             ``reduction``, TorchRL's further options and what is read.
 
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value`` and ``entropy`` (minus the mean
-    log-probability of the data's actions, as TorchRL has it). Writes ``td_error`` (the largest
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value``, ``entropy`` (minus the mean
+    log-probability of the data's actions, as TorchRL has it) and ``pred_value`` (of the critics,
+    which grows without end where learning diverges). Writes ``td_error`` (the largest
     squared error of the critics).
 
     Example:
@@ -63,7 +64,7 @@ class IQLLoss(RowLoss):
         >>> env = make_env("Pendulum-v1")
         >>> loss = IQLLoss(gaussian_actor(env), twin_q(env), value(env))
         >>> sorted(loss(env.rollout(4)).keys())
-        ['entropy', 'loss_actor', 'loss_qvalue', 'loss_value']
+        ['entropy', 'loss_actor', 'loss_qvalue', 'loss_value', 'pred_value']
     """
 
     @dataclass
@@ -83,7 +84,7 @@ class IQLLoss(RowLoss):
         }
     )
     delay_qvalue = True
-    out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
+    out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy", "pred_value"]  # noqa: RUF012
 
     def __init__(
         self,

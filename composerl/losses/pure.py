@@ -110,7 +110,8 @@ def iql_loss(
         max_advantage_weight: upper bound of the weight.
         loss_function: see :func:`critic_loss`.
 
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value``, ``entropy`` and ``td_error``.
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_value``, ``entropy``, ``pred_value`` (the mean
+    of the critics) and ``td_error``.
 
     Example:
         >>> import torch
@@ -118,7 +119,7 @@ def iql_loss(
         >>> q, target, value = torch.zeros(2, 3), torch.ones(3), torch.zeros(3)
         >>> rows = iql_loss(q, target, q + 2, value, log_prob=-torch.ones(3), temperature=0.0)
         >>> {name: row[0].item() for name, row in rows.items() if name != "loss_value"}
-        {'loss_actor': 1.0, 'loss_qvalue': 2.0, 'td_error': 1.0, 'entropy': 1.0}
+        {'loss_actor': 1.0, 'loss_qvalue': 2.0, 'td_error': 1.0, 'entropy': 1.0, 'pred_value': 0.0}
         >>> rows["loss_value"]  # 0.7 * 2 ** 2
         tensor([2.8000, 2.8000, 2.8000])
     """
@@ -216,4 +217,5 @@ def _rows(
         **critic_loss(q, target, loss_function),
         "loss_value": loss_value,
         "entropy": -log_prob.detach(),
+        "pred_value": q.detach().mean(0),
     }

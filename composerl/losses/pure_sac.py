@@ -36,7 +36,8 @@ def sac_loss(
         target_entropy: H, minus the action's dimension as a rule; None leaves out ``loss_alpha``.
         loss_function: see :func:`~composerl.losses.critic_loss`.
 
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha``, ``entropy`` and ``td_error``.
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha``, ``entropy``, ``pred_value`` (the mean
+    of the critics) and ``td_error``.
 
     Example:
         >>> import torch
@@ -56,7 +57,7 @@ def sac_loss(
     if target_entropy is not None:
         check_knob("target_entropy", target_entropy, "(-inf, inf)")
         rows["loss_alpha"] = -log_alpha * (log_prob + target_entropy)
-    return {**rows, "entropy": -log_prob}
+    return {**rows, "entropy": -log_prob, "pred_value": q.detach().mean(0)}
 
 
 def cql_loss(

@@ -68,9 +68,9 @@ class SACLoss(RowLoss):
         num_qvalue_nets: see :mod:`composerl.losses`, like ``loss_function``, ``gamma``,
             ``reduction``, TorchRL's further options and what is read.
 
-    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha`` (unless fixed), and ``alpha`` and
-    ``entropy``; ``loss_value`` with a ``value_network``. Writes ``td_error`` (the largest squared
-    error of the critics).
+    Returns: ``loss_actor``, ``loss_qvalue``, ``loss_alpha`` (unless fixed), and ``alpha``,
+    ``entropy`` and ``pred_value`` (of the critics); ``loss_value`` with a ``value_network``.
+    Writes ``td_error`` (the largest squared error of the critics).
 
     Example:
         >>> from composerl.envs import make_env
@@ -79,7 +79,7 @@ class SACLoss(RowLoss):
         >>> env = make_env("Pendulum-v1")
         >>> loss = SACLoss(tanh_gaussian_actor(env), twin_q(env))
         >>> sorted(loss(env.rollout(4)).keys())
-        ['alpha', 'entropy', 'loss_actor', 'loss_alpha', 'loss_qvalue']
+        ['alpha', 'entropy', 'loss_actor', 'loss_alpha', 'loss_qvalue', 'pred_value']
     """
 
     @dataclass
@@ -152,7 +152,7 @@ class SACLoss(RowLoss):
         else:
             self.log_alpha = nn.Parameter(log_alpha)
         tuned = [] if fixed_alpha else ["loss_alpha"]
-        self.out_keys = ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy"]
+        self.out_keys = ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy", "pred_value"]
         self.out_keys += [] if value_network is None else ["loss_value"]
         self.make_value_estimator(gamma=gamma)
 

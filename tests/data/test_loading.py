@@ -24,11 +24,19 @@ def test_rewards_are_scaled_then_shifted(file):
 
 
 def test_float_actions_are_just_inside_the_bounds(file):
-    """1e-5 of half a range of 4: 2e-5."""
+    """1e-3 of half a range of 4: 2e-3. A squashed policy has to reach atanh(0.999), no further."""
     actions = torch.from_numpy(load_dataset(file, "Pendulum-v1").actions)
-    expected = torch.tensor([[-1.99998], [-1.0], [0.0], [1.0], [1.99998]])
-    torch.testing.assert_close(actions, expected, rtol=0, atol=1e-7)
-    assert torch.atanh(actions / 2).isfinite().all()
+    expected = torch.tensor([[-1.998], [-1.0], [0.0], [1.0], [1.998]])
+    torch.testing.assert_close(actions, expected, rtol=0, atol=1e-6)
+    assert torch.atanh(actions / 2).abs().max() < 4
+
+
+def test_rewards_are_scaled_by_the_returns(file):
+    """Returns 6 and 9: 1000 / 3, and a shift of -1 after it."""
+    data = load_dataset(file, "Pendulum-v1", reward_scale="returns", reward_shift=-1.0)
+    assert data.reward_scale == pytest.approx(1000 / 3)
+    np.testing.assert_allclose(data.rewards, np.arange(1, 6) * 1000 / 3 - 1, rtol=1e-6)
+    assert load_dataset(file, "Pendulum-v1", reward_scale=0.5).reward_scale == 0.5
 
 
 def test_rows_that_had_to_go_are_told(raw, tmp_path, caplog):

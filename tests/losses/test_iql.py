@@ -165,7 +165,7 @@ def test_numbers_by_hand():
     pi: a - 0.5 s = 1, -0.25, -1.5, 1; -log pi = half the square + ln(2 pi)/2 = 1.4189385,
     0.9501885, 2.0439385, 1.4189385. Weights e^1, e^2, e^-3 and e^9 = 8103, cut at 100:
     3.8570748 + 7.0209964 + 0.1017617 + 141.8938533 = 152.8736862; mean 38.2184216.
-    The mean of -log pi is 0.9189385 + 2.15625/4 = 1.4580010.
+    The mean of -log pi is 0.9189385 + 2.15625/4 = 1.4580010, that of the critics 12/8 = 1.5.
     """
     batch = hand_batch()
     out = hand_loss()(batch)
@@ -173,6 +173,7 @@ def test_numbers_by_hand():
     assert_close(out["loss_qvalue"], tensor(6.40625))
     assert_close(out["loss_actor"], tensor(38.2184216))
     assert_close(out["entropy"], tensor(1.4580010))
+    assert_close(out["pred_value"], tensor(1.5))
     assert_close(batch["td_error"], tensor([9.0, 0.5625, 4.0, 9.0]))
 
 
@@ -334,7 +335,7 @@ def test_agrees_with_torchrl(name):
     for loss in (ours, theirs):
         loss.make_value_estimator(gamma=0.8)
     out, expected = ours(batch), theirs(batch_theirs)
-    assert set(out.keys()) == set(expected.keys())
+    assert set(out.keys()) == {*expected.keys(), "pred_value"}
     for key in OUTPUTS:
         assert_close(out[key], expected[key], atol=1e-5, rtol=1e-5)
     assert_close(batch["td_error"], batch_theirs["td_error"], atol=1e-5, rtol=1e-5)

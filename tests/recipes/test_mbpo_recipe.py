@@ -33,6 +33,11 @@ def test_a_learned_termination_resumes_exactly(tmp_path):
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
+def test_by_default_the_model_learns_when_real_episodes_end(tmp_path):
+    assert run_in_process(PATH, tmp_path / "run", steps=30) == 0
+    assert "model/loss_terminated" in metrics(tmp_path / "run")[-1]
+
+
 def test_without_a_model_it_is_sac(tmp_path):
     assert run_in_process(PATH, tmp_path / "run", model="off", steps=30) == 0
     row = metrics(tmp_path / "run")[-1]
@@ -47,6 +52,6 @@ def test_both_updates_report_their_metrics(tmp_path):
     assert not any(key.startswith("model/") for key in before)
     assert {"model/loss_dynamics", "model/loss_bounds", "model/holdout_mse", "model/epochs",
             "model/grad_norm", "train/loss_actor", "train/loss_qvalue", "train/loss_alpha",
-            "train/alpha", "train/entropy"} <= set(fitted)  # fmt: skip
+            "train/alpha", "train/entropy", "train/pred_value"} <= set(fitted)  # fmt: skip
     assert fitted["model/rows"] == 20
     assert fitted["train/imagined"] == 50
