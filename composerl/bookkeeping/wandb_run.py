@@ -188,4 +188,4 @@ def _look_for_launch_only_if_loaded() -> None:
         if "wandb.sdk.launch" in sys.modules:
             search(run)
 
-    Run._detect_and_apply_job_inputs = only_if_loaded  # type: ignore[method-assign]
+    Run._detect_and_apply_job_inputs = only_if_loaded  # type: ignore[assignment, method-assign]
