@@ -3,8 +3,7 @@
 A discriminator learns to tell the expert's state-action pairs from the policy's, and PPO trains
 the policy to deceive it. The environment's own reward is logged and never learned from.
 
-The defaults suit CartPole. For Pendulum: --env Pendulum-v1 --demonstrations 20 --entropy-coeff 0
---steps 100000 --rollout 2048 --gamma 0.9 --judge-updates 32 --judge-lr 1e-3 --gradient-penalty 1.
+The defaults suit CartPole; for Pendulum: --config pendulum.
 """
 
 from __future__ import annotations

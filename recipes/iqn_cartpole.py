@@ -3,10 +3,7 @@
 A DQN that learns the distribution of the return: the network is asked for quantiles at random
 fractions, and acts by their mean.
 
-The defaults suit CartPole. For MinAtar (--env MinAtar/Breakout-v1, extra minatar): --steps 300000
---hidden 128 128 --buffer-size 100000 --warmup 5000 --lr 3e-4 --n-step 3 --updates 2 --epsilon 0.02
---epsilon-steps 50000. For Atari (--env ALE/Breakout-v5, extra atari; its usual preparation is
-done): the same with --clip-rewards --hidden 512 --num-quantiles 32 --num-target-quantiles 32.
+The defaults suit CartPole; for others: --config minatar_breakout and its like, atari_breakout.
 """
 
 from __future__ import annotations

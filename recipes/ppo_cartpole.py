@@ -3,8 +3,7 @@
 Improves the policy on the advantages of what it has just done, in several passes, but not far from
 the policy that acted.
 
-The defaults suit CartPole. For Pendulum: --env Pendulum-v1 --steps 200000 --rollout 2048
---gamma 0.9 --entropy-coeff 0.
+The defaults suit CartPole; for Pendulum: --config pendulum.
 """
 
 from __future__ import annotations

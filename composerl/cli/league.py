@@ -37,7 +37,7 @@ def league(
         scale: {Hopper-v5: [10, 3200]}          # scores 0 and 1 there; not needed
         recipes:
           iql_pendulum:                         # as it is
-          cql_pendulum: [hopper.yaml, ant.yaml] # with each of these files, as by --config
+          cql_pendulum: [hopper, ant.yaml] # with each of these presets or files, as by --config
           iqn_cartpole:
             wide: {hidden: [256, 256]}          # or with settings of its own
             breakout: minatar.yaml
@@ -100,7 +100,8 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scal
         name = str(file.parent / recipe) if recipe.endswith(".py") else recipe
         for preset, what in _presets(presets, f"{file}: {recipe}"):
             if isinstance(what, str):
-                own = ["--config", str(file.parent / what)]
+                beside = file.parent / what  # or a preset of the recipe, by its bare name
+                own = ["--config", str(beside) if beside.suffix else what]
             else:
                 own = list(_flags(what, f"{file}: {recipe}: {preset}"))
             entries.append((name, preset, own + common))

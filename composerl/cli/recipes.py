@@ -9,7 +9,7 @@ from tyro.conf import Positional
 
 from composerl.catalog import copy_recipe, find_recipe, load_recipe
 from composerl.catalog import recipes as catalogue
-from composerl.config import parse
+from composerl.config import parse, preset_files
 
 __all__ = ["recipes", "run", "split_flags"]
 
@@ -19,7 +19,7 @@ def recipes(
     name: Positional[str | None] = None,
     file: Positional[str | None] = None,
 ) -> None:
-    """List the packaged recipes, or copy one: recipes copy cql_pendulum my_cql.py.
+    """List the packaged recipes and their presets, or copy one: recipes copy cql_pendulum my.py.
 
     Args:
         action: list, or copy.
@@ -37,6 +37,8 @@ def recipes(
     width = max(map(len, known), default=0)
     for name, line in known.items():
         print(f"{name:{width}}  {line}")
+        if presets := preset_files(find_recipe(name)):
+            print(f"{'':{width}}  --config {' | '.join(presets)}")
 
 
 def run(

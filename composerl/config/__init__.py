@@ -16,6 +16,12 @@ if TYPE_CHECKING:
         WorldModelConfig,
     )
     from composerl.config.rules import Count, Finite, NonNegative, Positive, Rule, Share, Whole
-    from composerl.config.settings import LRSchedule, RunConfig, config_from_yaml, config_to_dict
+    from composerl.config.settings import (
+        LRSchedule,
+        RunConfig,
+        config_from_yaml,
+        config_to_dict,
+        preset_files,
+    )
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

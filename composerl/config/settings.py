@@ -1,5 +1,6 @@
 """The settings of every run, as an object and as text: config.yaml."""
 
+import inspect
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -9,7 +10,7 @@ from composerl._files import read_yaml
 from composerl.config.fields import MAY_CHANGE, Section, declarations, suggest
 from composerl.config.rules import Count, Rule, coerce
 
-__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict"]
+__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "preset_files"]
 
 #: The names that :func:`composerl.optim.lr_schedule` knows.
 LRSchedule = Literal["constant", "linear", "cosine", "step"]
@@ -39,7 +40,8 @@ class RunConfig:
     resume: bool = False
     """Go on with the run in --out, with the configuration found there."""
     config: Path | None = None
-    """YAML file with values for these flags (a run's config.yaml is one); flags override it."""
+    """YAML file with values for these flags (a run's config.yaml is one), or the name of one of the
+    recipe's presets (composerl recipes lists them); flags override it."""
     device: Annotated[str, MAY_CHANGE] = "cpu"
     """Torch device to train on."""
     threads: Annotated[Count, MAY_CHANGE] = 1
@@ -101,11 +103,11 @@ def config_to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def config_from_yaml(config_class: type[C], path: str | Path) -> C:
-    """A configuration from a YAML file; unknown keys and values of a wrong kind are refused."""
-    path = Path(path)
-    if not path.is_file():
-        what = "it is a directory" if path.is_dir() else "there is no such file"
-        raise FileNotFoundError(f"--config {path}: {what}")
+    """A configuration from a YAML file; unknown keys and values of a wrong kind are refused.
+
+    A bare name, ``halfcheetah``, is that of a preset of the recipe, see :func:`preset_files`.
+    """
+    path = _find(config_class, Path(path))
     values = read_yaml(path)
     known = {f.name for f in fields(config_class)} - set(PLACE)
     for key in values:
@@ -115,3 +117,24 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
         return config_class(**values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def preset_files(recipe: Path) -> dict[str, Path]:
+    """The presets of a recipe's file by name: ``presets/<recipe>/<name>.yaml`` beside it."""
+    found = (recipe.parent / "presets" / recipe.stem).glob("*.yaml")
+    return {path.stem: path for path in sorted(found)}
+
+
+def _find(config_class: type[RunConfig], path: Path) -> Path:
+    """The file that ``--config`` means: itself, or the preset of that name."""
+    if path.is_file():
+        return path
+    what = "it is a directory" if path.is_dir() else "there is no such file"
+    if path.suffix or path.parent != Path():
+        raise FileNotFoundError(f"--config {path}: {what}")
+    recipe = Path(inspect.getfile(config_class))
+    presets = preset_files(recipe)
+    if path.name in presets:
+        return presets[path.name]
+    known = f"it has {', '.join(presets)}" if presets else "it has none"
+    raise FileNotFoundError(f"--config {path}: {what}, and no preset of {recipe.stem}; {known}")
