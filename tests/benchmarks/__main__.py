@@ -8,12 +8,18 @@ from pathlib import Path
 from rich.console import Console
 
 from . import __doc__ as description
-from . import updates
+from . import checkpoints, collector, imagination, mixture, replay, sequences, updates
 from .results import show, where, write
 from .timing import Benchmark, in_turns, settle
 
 BENCHMARKS: dict[str, Benchmark] = {
     **updates.BENCHMARKS,
+    "replay": replay.benchmark,
+    "mixture": mixture.benchmark,
+    "sequences": sequences.benchmark,
+    "collector": collector.benchmark,
+    "imagination": imagination.benchmark,
+    "checkpoints": checkpoints.benchmark,
 }
 
 

@@ -5,17 +5,15 @@ episodes by the same seeds and gives the same tensors, in dicts: its batches equ
 bit, which is tried before anything is measured. The unseeded one lets the environments go on with
 their own random numbers, which no checkpoint could repeat: CartPole under an untrained network
 starts an episode every nine steps. gymnasium's own vector of environments is there for comparison.
-
-    OMP_NUM_THREADS=1 python tests/benchmarks/collector.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from common import Found, in_turns, main, settle
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -27,11 +25,14 @@ from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 from composerl.modules import MLP
 
+from .timing import Case
+
+ENVS = (1, 8, 32, 64)
 #: Environment, how many, steps of each in a batch.
 CASES = [
-    (env, number, steps)
-    for env in ("CartPole-v1", "Pendulum-v1")
-    for number, steps in ((1, 100), (8, 100), (8, 1), (32, 25), (32, 1))
+    *(("CartPole-v1", number, 800 // number) for number in ENVS),
+    *(("CartPole-v1", number, 1) for number in (8, 32)),
+    *(("Pendulum-v1", number, 800 // number) for number in (8, 32)),
 ]
 
 
@@ -152,10 +153,13 @@ def the_same(plain: Plain, ours: VectorCollector) -> None:
             assert torch.equal(batch[key], value), key
 
 
-def measure(rounds: int) -> Found:
-    """All cases."""
-    settle()
-    found: Found = {}
+def name(env: str, number: int, steps: int) -> str:
+    """Of a case."""
+    return f"{env}, {number} environments, batches of {steps} steps each"
+
+
+def benchmark() -> Iterator[Case]:
+    """A step of 1 to 64 environments with a small network, in batches."""
     for env, number, steps in CASES:
         torch.manual_seed(0)
         policy, frames = Acting(Spaces.of(env)), number * steps
@@ -174,14 +178,7 @@ def measure(rounds: int) -> Found:
             "plain loop": plain.next,
             "plain loop, unseeded": Plain(env, number, steps, policy, seeded=False).next,
             "gymnasium's vector": Vectorised(env, number, steps, policy).next,
-            "composerl": ours.next,
             "TorchRL": made(Collector, TensorDictModule).next,
+            "composerl": ours.next,
         }
-        case = f"{env}, {number} environments, batches of {steps} steps each"
-        calls = max(1, 800 // frames)
-        found[case] = in_turns(ways, rounds, calls, base="plain loop", each=frames)
-    return found
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
+        yield Case(name(env, number, steps), ways, each=frames)

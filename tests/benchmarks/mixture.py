@@ -3,22 +3,22 @@
 A step is ``extend`` by one transition and ``sample`` of 256, half of each buffer; every 200th ends
 an episode, whose rows are then stored. By hand there are four tensors in a ring of a fixed size,
 and the same draws; it knows no episodes and keeps no index.
-
-    OMP_NUM_THREADS=1 python tests/benchmarks/mixture.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import cycle
 
 import torch
-from common import Found, Step, in_turns, main, settle
 from tensordict import TensorDict
 from torchrl.data import TensorDictReplayBuffer
 
 from composerl.data import MixedReplayBuffer, PackedStorage, WholeEpisodes
 
-EPISODE, SIZES = 200, (10_000, 400_000)
+from .timing import Case, Step
+
+EPISODE, SIZES = 200, (10_000, 100_000, 400_000)
 
 
 def transitions(number: int) -> TensorDict:
@@ -63,18 +63,19 @@ def by_hand(stored: int) -> tuple[Step, Step]:
     return extend, sample
 
 
-def measure(rounds: int) -> Found:
-    """All sizes."""
-    settle()
-    found: Found = {}
+def name(what: str, size: int) -> str:
+    """Of a case."""
+    return f"{what}, {size:,} rows in each"
+
+
+def benchmark() -> Iterator[Case]:
+    """Going online: a step into whole episodes, a batch mixed from two buffers; 1e4 to 4e5 rows."""
     for size in SIZES:
         kinds = {"by hand": by_hand(size), "composerl": ours(size)}
-        for what, name in enumerate(("extend", "sample")):
-            ways = {kind: pair[what] for kind, pair in kinds.items()}
-            case = f"{name}, {size} rows in each"
-            found[case] = in_turns(ways, rounds, EPISODE, base="by hand")
-    return found
 
+        def repeated(way: Step) -> Step:
+            return lambda: [way() for _ in range(EPISODE)]
 
-if __name__ == "__main__":
-    main(measure, __doc__)
+        for what, part in (("extend", 0), ("sample", 1)):
+            ways = {kind: repeated(pair[part]) for kind, pair in kinds.items()}
+            yield Case(name(what, size), ways, each=EPISODE)

@@ -3,22 +3,23 @@
 Each in a stock ``TensorDictReplayBuffer`` with our blocks or TorchRL's, and written by hand on
 plain tensors. TorchRL's prioritized sampler needs its C++ extension, which torch 2.13 does not
 load; by hand, a draw is by a running sum over all priorities.
-
-    OMP_NUM_THREADS=1 python tests/benchmarks/replay.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import torch
-from common import Found, Step, in_turns, main, settle
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from composerl.data import NStep, PackedStorage, PrioritizedSampler
 
-SIZES, BATCHES, ENVS, GAMMA = (10_000, 100_000, 1_000_000), (64, 256), 8, 0.99
+from .timing import Case, Step
+
+SIZES, BATCH, ENVS, GAMMA = (10_000, 100_000, 1_000_000), 256, 8, 0.99
 ALPHA, BETA, EPS = 0.6, 0.4, 1e-8
 
 
@@ -51,6 +52,7 @@ class ByHand:
     def __init__(self, rows: TensorDict, batch: int) -> None:
         self.columns = dict(rows.flatten_keys().items())
         self.rows, self.batch = len(rows), batch
+        self.places = cycle(range(0, self.rows, ENVS))
         self.powers = (torch.rand(self.rows) + EPS).double() ** ALPHA
 
     def gather(self, index: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -74,6 +76,11 @@ class ByHand:
         reward = self.columns["next.reward"][:, 0][path]
         found["next.reward"] = (reward * alive * GAMMA ** torch.arange(n)).sum(1, keepdim=True)
         return found | {"steps_to_next_obs": steps}
+
+    def extend(self, new: dict[str, torch.Tensor]) -> None:
+        start = next(self.places)
+        for key, value in new.items():
+            self.columns[key][start : start + ENVS] = value
 
     def prioritized(self) -> dict[str, torch.Tensor]:
         ends = self.powers.cumsum(0)
@@ -102,7 +109,8 @@ def cases(rows: TensorDict, batch: int) -> dict[str, dict[str, Step]]:
     def set_priorities() -> None:
         prioritized.update_tensordict_priority(drawn)
 
-    uniform = {"by hand": hand.uniform, "composerl": ours.sample, "TorchRL": torchrl.sample}
+    uniform = {"by hand": hand.uniform, "TorchRL": torchrl.sample, "composerl": ours.sample}
+    columns = dict(step.flatten_keys().items())
     return {
         "uniform": uniform,
         **{f"{n} steps ahead": {"by hand": lambda n=n: hand.look_ahead(n), "composerl": one.sample}
@@ -114,28 +122,22 @@ def cases(rows: TensorDict, batch: int) -> dict[str, dict[str, Step]]:
             "composerl, update alone": set_priorities,
         },
         "extend by 8": {
+            "by hand": lambda: hand.extend(columns),
+            "TorchRL": lambda: torchrl.extend(step),
             "composerl": lambda: ours.extend(step),
             "composerl, prioritized": lambda: prioritized.extend(step),
-            "TorchRL": lambda: torchrl.extend(step),
         },
     }  # fmt: skip
 
 
-def measure(rounds: int) -> Found:
-    """All sizes of buffers and batches."""
-    settle()
-    found: Found = {}
+def name(what: str, size: int) -> str:
+    """Of a case."""
+    return f"{what}, {size:,} rows"
+
+
+def benchmark() -> Iterator[Case]:
+    """Replay: uniform and prioritized batches of 256, look-ahead, extend by 8; 1e4 to 1e6 rows."""
     for size in SIZES:
         torch.manual_seed(0)
-        rows = transitions(size)
-        for batch in BATCHES:
-            for name, ways in cases(rows, batch).items():
-                base = "by hand" if "by hand" in ways else "TorchRL"
-                calls = 100 if size < 1_000_000 else 30
-                case = f"{name}, {size} rows, batches of {batch}"
-                found[case] = in_turns(ways, rounds, calls, base=base)
-    return found
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
+        for what, ways in cases(transitions(size), BATCH).items():
+            yield Case(name(what, size), ways)

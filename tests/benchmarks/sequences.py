@@ -2,23 +2,22 @@
 
 All in a stock buffer but the bare gather. A slice has one record more than its length, as ours do;
 TorchRL's are of episodes that do not end within one, so that it has nothing to mend.
-
-    OMP_NUM_THREADS=1 python tests/benchmarks/sequences.py
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from common import Found, Step, in_turns, main, settle
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import SliceSampler
 
 from composerl.data import Latents, PackedStorage, RecordCollector, SequenceSampler
 from composerl.envs import make_env
+
+from .timing import Case, Step
 
 ROWS, LANES = 8000, 4
 
@@ -71,10 +70,10 @@ def slicing(data: TensorDict, slices: int, length: int) -> dict[str, Step]:
         return flat.index_select(0, (begin + torch.arange(1 + length)).flatten())
 
     return {
-        "pixels alone, bare gather": bare,
-        "composerl": ours.sample,
-        "composerl with latents": latent.sample,
+        "by hand, pixels alone": bare,
         "TorchRL": theirs.sample,
+        "composerl": ours.sample,
+        "composerl, with latents": latent.sample,
     }
 
 
@@ -92,21 +91,11 @@ def storing(number: int) -> dict[str, Step]:
     }
 
 
-def measure(rounds: int) -> Found:
-    """Slices of two sizes, records of one and of eight environments."""
-    settle()
+def benchmark() -> Iterator[Case]:
+    """Sequences: slices of 64 x 64 pixels, and records of Catch collected and stored."""
     data = records(LANES, ROWS // LANES, 64)
-    found: Found = {}
     for slices, length in ((8, 32), (16, 64)):
         case = f"{slices} slices of 1 + {length}, 3 x 64 x 64"
-        in_this = partial(in_turns, slicing(data, slices, length), rounds, 10)
-        found[case] = in_this(base="pixels alone, bare gather")
+        yield Case(case, slicing(data, slices, length))
     for number in (1, 8):
-        case = f"a record of Catch, {number} at a time"
-        ways = storing(number)
-        found[case] = in_turns(ways, rounds, 200, base="composerl, not stored", each=number)
-    return found
-
-
-if __name__ == "__main__":
-    main(measure, __doc__)
+        yield Case(f"a record of Catch, {number} at a time", storing(number), each=number)
