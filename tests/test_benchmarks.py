@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import dreamer
 from benchmarks.limit import IQLLimit
+from benchmarks.timing import Case, in_turns
 from benchmarks.updates import KINDS
+
+from composerl import Update
+from composerl.losses import DreamerLoss
 
 
 def two_updates(way: Callable[[], Any]) -> list[dict[str, torch.Tensor]]:
@@ -37,3 +42,25 @@ def test_gradients_derived_by_hand_are_those_of_autograd() -> None:
     limit = IQLLimit(kind.made(16), batch, 16)
     limit.compiled = limit._step
     same(two_updates(limit), two_updates(kind.ours(16, batch)))
+
+
+def test_dreamer_by_hand_has_our_losses() -> None:
+    """Up to the latents drawn: by hand torch.distributions draws them."""
+    batch = dreamer.records(9)
+    ours = Update(DreamerLoss(*dreamer.networks("debug")), max_grad_norm=100.0)(batch)
+    hand = dreamer.by_hand("debug", batch)()
+    assert set(hand) == set(ours.keys()) - {"lr"}
+    for key in ("loss_image", "loss_reward", "loss_replay", "entropy"):
+        torch.testing.assert_close(hand[key], ours[key], rtol=1e-3, atol=0)
+    for key in ("loss_continue", "loss_dynamics", "loss_representation", "loss_value"):
+        torch.testing.assert_close(hand[key], ours[key], rtol=0.1, atol=0)
+
+
+def test_ratios_are_to_the_first_way_within_a_round() -> None:
+    def work(n: int) -> Callable[[], float]:
+        return lambda: float(sum(range(n)))
+
+    found = in_turns(Case("sums", {"once": work(20_000), "thrice": work(60_000)}), rounds=5)
+    assert found["once"]["ratio"] == found["once"]["high"] == 1.0
+    assert 2 < found["thrice"]["ratio"] < 4.5
+    assert found["thrice"]["low"] <= found["thrice"]["ratio"] <= found["thrice"]["high"]

@@ -1,4 +1,4 @@
-"""The allocator's thresholds; what they gain is measured by tests/benchmarks/online_loop.py."""
+"""The allocator's thresholds; what they gain is measured by `python -m tests.benchmarks loops`."""
 
 from __future__ import annotations
 

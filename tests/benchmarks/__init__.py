@@ -9,4 +9,7 @@ thread, with the allocator set as a run of composerl sets it; what is counted is
 processes they start included. A hand-written update does what ours does, from the same weights:
 ``tests/test_benchmarks.py`` compares their losses and gradients. Other libraries take part where
 they can be imported.
+
+``results.json`` holds what was found, when, where and with which versions; ``--tables`` makes
+recipes/SPEED.md of it.
 """

@@ -8,18 +8,37 @@ from pathlib import Path
 from rich.console import Console
 
 from . import __doc__ as description
-from . import checkpoints, collector, imagination, mixture, replay, sequences, updates
+from . import (
+    checkpoints,
+    collector,
+    dreamer,
+    growth,
+    imagination,
+    loops,
+    mixture,
+    replay,
+    runs,
+    sequences,
+    tables,
+    updates,
+)
 from .results import show, where, write
 from .timing import Benchmark, in_turns, settle
 
 BENCHMARKS: dict[str, Benchmark] = {
     **updates.BENCHMARKS,
+    "dreamer": dreamer.benchmark,
     "replay": replay.benchmark,
     "mixture": mixture.benchmark,
     "sequences": sequences.benchmark,
     "collector": collector.benchmark,
     "imagination": imagination.benchmark,
     "checkpoints": checkpoints.benchmark,
+    "growth": growth.iql,
+    "d3rlpy": runs.d3rlpy,
+    "loops": loops.benchmark,
+    "gail_run": runs.gail,
+    "start": runs.start,
 }
 
 
@@ -34,10 +53,14 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the benchmarks, and no more")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way, at most")
     parser.add_argument("--json", type=Path, help="file that takes the figures, beside its others")
+    parser.add_argument("--tables", action="store_true", help="write recipes/SPEED.md, and no more")
     args = parser.parse_args()
     if args.list:
         for name, benchmark in BENCHMARKS.items():
             print(f"{name:12s} {(benchmark.__doc__ or '').splitlines()[0]}")
+        return
+    if args.tables:
+        tables.write()
         return
     if unknown := [name for name in args.names if name not in BENCHMARKS]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
@@ -50,7 +73,9 @@ def main() -> None:
         for case in BENCHMARKS[name]():
             found[case.name] = in_turns(case, args.rounds)
             show(console, name, case.name, found[case.name])
-        if args.json and found:
+        if not found:
+            console.print(f"{name}: skipped, as what it compares with cannot be imported")
+        elif args.json:
             write(args.json, name, {**where(), "cases": found})
 
 

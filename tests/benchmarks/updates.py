@@ -61,7 +61,9 @@ class Kind:
     def by_hand(self, width: int, batch: TensorDict) -> Hand:
         return self.hand(self.made(width), batch.clone(), width)
 
-    def ways(self, width: int, rows: int, *, every: bool = False) -> dict[str, Step]:
+    def ways(
+        self, width: int, rows: int, *, every: bool = False, compiled: bool = True
+    ) -> dict[str, Step]:
         """By hand and ours, or every way that there is."""
         torch.manual_seed(1)
         batch = self.batch(rows)
@@ -73,7 +75,8 @@ class Kind:
             if self.limit is not None:
                 ways["limit"] = self.limit(self.made(width), batch.clone(), width)
         ways["composerl"] = self.ours(width, batch)
-        ways["composerl, compiled"] = self.ours(width, batch, compile=True)
+        if compiled:
+            ways["composerl, compiled"] = self.ours(width, batch, compile=True)
         return ways
 
 
@@ -139,22 +142,27 @@ KINDS: dict[str, Kind] = {
                 options=_two_optimizers),
     "ppo": Kind(_ppo, minibatch, hand_ppo, 128, (64, 256, 512), stock=stock.ppo,
                 options=lambda loss: {"max_grad_norm": 0.5}),
-    "gail": Kind(_gail, pairs, hand_gail, 128, (64, 256, 512), stock=stock.gail),
+    "gail": Kind(_gail, pairs, hand_gail, 128, (64,), stock=stock.gail),
     "dynamics": Kind(_dynamics, of_members, hand_dynamics, 256, (200, 64, 512),
                      options=lambda loss: {"optimizer": FusedAdam(loss.parameter_groups())}),
 }  # fmt: skip
 
 
+def name(width: int, rows: int) -> str:
+    """Of a case."""
+    return f"width {width}, batch {rows}"
+
+
 def _cases(kind: Kind) -> Iterator[Case]:
     for width in kind.widths:
         ways = kind.ways(width, kind.rows, every=width == kind.widths[0])
-        yield Case(f"width {width}, batch {kind.rows}", ways)
+        yield Case(name(width, kind.rows), ways)
 
 
-def _named(name: str, kind: Kind) -> Benchmark:
+def _named(algorithm: str, kind: Kind) -> Benchmark:
     benchmark = partial(_cases, kind)
-    benchmark.__doc__ = f"An update of {name}, at widths {', '.join(map(str, kind.widths))}."
+    benchmark.__doc__ = f"An update of {algorithm}, at widths {', '.join(map(str, kind.widths))}."
     return benchmark
 
 
-BENCHMARKS: dict[str, Benchmark] = {name: _named(name, kind) for name, kind in KINDS.items()}
+BENCHMARKS: dict[str, Benchmark] = {key: _named(key, kind) for key, kind in KINDS.items()}
