@@ -1,13 +1,16 @@
 """How a command ends: a user's mistake in one sentence, a bug with its traceback."""
 
 import errno
+import io
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-__all__ = ["guard"]
+__all__ = ["guard", "plain_errors"]
 
 
 def guard(action: Callable[[], Any]) -> None:
@@ -29,6 +32,44 @@ def guard(action: Callable[[], Any]) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"error: {_sentence(error)}\n")
         sys.exit(2)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """A context in which tyro's boxes about a wrong command line are sentences as ours."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            yield
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ValueError(_unboxed(said.getvalue())) from None
+    sys.stderr.write(said.getvalue())
+
+
+def _unboxed(box: str) -> str:
+    """What a box, of lines or of dashes, says between its title and the rule after it."""
+    lines = [line.strip(" │") for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
+    said: list[str] = []
+    for line in [line for line in lines if line][1:]:
+        if set(line) <= {*"─-╰╯"}:
+            if said:
+                break
+            continue
+        said.append(line)
+    sentence = " ".join(said).removeprefix("Error parsing ").partition(" Got errors:")[0]
+    for pattern, words in _WORDS.items():
+        sentence = re.sub(pattern, words, sentence)
+    return sentence.rstrip(".") or "the command line is wrong"
+
+
+#: tyro's words, and ours.
+_WORDS = {
+    r"invalid literal for int\(\) with base 10: ": "expected a whole number, got ",
+    r"could not convert string to float: ": "expected a number, got ",
+    r"no type matching (.*) could be instantiated from \[(.*)\]": r"expected \1, got \2",
+}
 
 
 def _meant_for_users(error: Exception) -> bool:

@@ -17,6 +17,7 @@ __all__ = ["Curve", "curve_of", "draw", "legend_of", "panels_of", "require_matpl
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 COLUMNS = 3
+COLUMNS_AT_ONCE = 256  # a bootstrap holds 2000 draws of each of them
 AXES = {"steps": ("step", "steps"), "time": ("time/seconds", "seconds")}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
@@ -62,9 +63,10 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
         return Curve(name, lines, grid, values[0], nothing, nothing, unit)
     known = np.isfinite(values).all(0)
     middle, low, high = nothing.copy(), nothing.copy(), nothing.copy()
-    if known.any():
-        middle[known] = iqm(values[:, known], axis=0)
-        low[known], high[known] = bootstrap_interval(values[:, known])
+    for part in np.array_split(np.flatnonzero(known), len(grid) // COLUMNS_AT_ONCE + 1):
+        if len(part):
+            middle[part] = iqm(values[:, part], axis=0)
+            low[part], high[part] = bootstrap_interval(values[:, part])
     return Curve(name, lines, grid, middle, low, high, unit)
 
 

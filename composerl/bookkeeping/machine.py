@@ -17,8 +17,8 @@ def prepare(seed: int, device: str, threads: int) -> None:
     """Seed Python, numpy and torch, and set the number of threads; refuse a missing device."""
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0]  # some list every backend there is
         raise ValueError(f"device {device!r} cannot be used here: {reason}") from error
     torch.set_num_threads(threads)
     keep_freed_memory()

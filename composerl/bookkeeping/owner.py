@@ -26,11 +26,11 @@ from typing import Any
 from filelock import BaseFileLock, FileLock, Timeout
 
 from composerl._files import read_json, remove, write_json
+from composerl.config.place import MARKS
 
-__all__ = ["MARKS", "NODE", "Owner", "grant", "owner_of"]
+__all__ = ["NODE", "Owner", "grant", "owner_of"]
 
-_LOCK, _OWNER = ".lock", ".owner"
-MARKS = (_LOCK, _OWNER)
+_LOCK, _OWNER = MARKS
 
 #: The variable by which :func:`grant` speaks to the process that is to be the owner.
 _GRANT = "COMPOSERL_GRANT"

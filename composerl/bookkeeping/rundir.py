@@ -17,8 +17,7 @@ import yaml
 
 from composerl import __version__
 from composerl._files import read_json, read_yaml, write_json, write_text
-from composerl.bookkeeping.owner import MARKS
-from composerl.config import RunConfig, config_to_dict, may_change
+from composerl.config import RunConfig, check_place, config_to_dict, may_change
 
 __all__ = ["check", "choose", "compare", "create", "image_path", "note", "resume_command",
            "run_id", "settled", "slug", "usage", "versions"]  # fmt: skip
@@ -51,26 +50,14 @@ def image_path(directory: Path, name: str, step: int, ending: str) -> Path:
 
 def check(directory: Path, name: str, config: RunConfig) -> None:
     """Refuse a directory that another run owns, or a resume that is not one. Writes nothing."""
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"--out {directory} is a file, expected a directory")
-    config_file = directory / "config.yaml"
-    if not config.resume:
-        if config_file.exists():
-            raise ValueError(
-                f"--out {directory} holds a run already: add --resume to go on with it, "
-                "or choose another directory"
-            )
-        # A kill right at the start leaves nothing but these.
-        if any(path.name not in MARKS and path.suffix != ".tmp" for path in directory.glob("*")):
-            raise ValueError(f"--out {directory} is not empty: choose another directory")
-        return
-    if config.out is None:
+    if config.resume and config.out is None:
         runs = sorted((Path("runs") / name).glob("*/config.yaml"), key=os.path.getmtime)
         hint = f", for example --out {runs[-1].parent}" if runs else ""
         raise ValueError(f"--resume needs --out, the directory of the run to go on with{hint}")
-    if not config_file.is_file():
-        raise ValueError(f"--resume: {directory} holds no run (it has no config.yaml)")
-    compare(read_yaml(config_file), config, str(config_file))
+    check_place(directory, config.resume)
+    if config.resume:
+        config_file = directory / "config.yaml"
+        compare(read_yaml(config_file), config, str(config_file))
 
 
 def settled(config: RunConfig) -> RunConfig:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Union
+from typing import Any
 
 import tyro
 
 from composerl import __version__
 from composerl.cli import datasets, doctor, league, policies, recipes, runs, sweep, warmup
-from composerl.errors import guard
+from composerl.config import suggest
+from composerl.errors import guard, plain_errors
 
 __all__ = ["main"]
 
@@ -30,6 +33,15 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "data": {"info": datasets.info, "make": datasets.make, "convert": datasets.convert},
     "warmup": warmup.warmup,
     "doctor": doctor.doctor,
+}
+
+#: What commands are for, in ``composerl --help``.
+PURPOSES: dict[str, tuple[str, ...]] = {
+    "train": ("recipes", "run", "sweep", "league", "warmup"),
+    "look": ("plot", "report", "compare"),
+    "use": ("evaluate", "predict", "export"),
+    "data": ("data",),
+    "check": ("doctor",),
 }
 
 #: Commands that also take a recipe's flags, and their own flags: with one value, with any number.
@@ -55,33 +67,65 @@ def _dispatch(words: list[str]) -> None:
     if words == ["--version"]:
         print(__version__)
         return
-    first, *rest = words
-    command = COMMANDS.get(first)
-    if callable(command):  # a single command's parser is made faster than that of all
-        flags: list[str] = []
-        if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
-            rest, flags = recipes.split_flags(rest, **WITH_FLAGS[first])
-        action = tyro.cli(command, prog=f"composerl {first}", args=rest)
-        if first in WITH_FLAGS:
-            action(flags)
+    if words in (["--help"], ["-h"]):
+        print(_help())
         return
-    tyro.cli(
-        _union(COMMANDS),
-        prog="composerl",
-        description="Train, evaluate, export and compare policies of composerl's recipes.",
-        args=words,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+    first, *rest = words
+    command, name = _find(COMMANDS, first), first
+    if not callable(command):
+        if rest in ([], ["--help"], ["-h"]):
+            print("\n".join([f"usage: composerl {first} COMMAND ...", *_lines(command)]))
+            return
+        command, name, rest = _find(command, rest[0]), f"{first} {rest[0]}", rest[1:]
+    flags: list[str] = []
+    if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
+        rest, flags = recipes.split_flags(rest, **WITH_FLAGS[first])
+    with plain_errors():
+        action = tyro.cli(_later(command), prog=f"composerl {name}", args=rest)
+    then = action()
+    if first in WITH_FLAGS:
+        then(flags)
 
 
-def _union(commands: dict[str, Any]) -> Any:
-    """All commands as the union that tyro makes subcommands of."""
-    members = []
+def _find(commands: dict[str, Any], name: str) -> Any:
+    if name not in commands:
+        raise ValueError(f"there is no command {name!r}: {suggest(name, {*commands})}")
+    return commands[name]
+
+
+def _later(command: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """The command without doing it: what tyro complains about is told apart from what it says."""
+
+    @functools.wraps(command)
+    def parsed(*words: Any, **flags: Any) -> Callable[..., Any]:
+        return functools.partial(command, *words, **flags)
+
+    return parsed
+
+
+def _help() -> str:
+    """All commands, by what they are for."""
+    named = {name for names in PURPOSES.values() for name in names}
+    others = tuple(name for name in COMMANDS if name not in named)
+    lines = [
+        "usage: composerl COMMAND ...",
+        "",
+        "Reinforcement learning recipes: train, evaluate, export and compare policies.",
+        "composerl COMMAND --help tells more, composerl --version which version this is.",
+    ]
+    for purpose, names in PURPOSES.items():
+        shown = (*names, *others) if purpose == "check" else names
+        lines += ["", f"{purpose}:", *_lines({name: COMMANDS[name] for name in shown})]
+    return "\n".join(lines)
+
+
+def _lines(commands: dict[str, Any]) -> list[str]:
+    """A command and its first sentence, wrapped to a terminal's usual width."""
+    lines = []
     for name, command in commands.items():
-        if isinstance(command, dict):
-            text, kind, options = f"Datasets: {', '.join(command)}.", _union(command), {}
-        else:
-            text = (inspect.getdoc(command) or "").partition("\n")[0]
-            kind, options = Any, {"constructor": command}
-        members.append(Annotated[kind, tyro.conf.subcommand(name, description=text, **options)])
-    return Union[tuple(members)]  # noqa: UP007
+        text = (inspect.getdoc(command) or "").partition("\n")[0].rstrip(".")
+        if not callable(command):
+            text = f"Datasets: {', '.join(command)}"
+        first, *more = textwrap.wrap(text, 66, break_on_hyphens=False)
+        lines += [f"  {name:9} {first}", *(f"{'':12}{line}" for line in more)]
+    return lines

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "export", "interval", "predict", "print_json"]
 
+SHOWN = 8
 Which = Literal["final", "best"]
 Env = Annotated[str | None, arg(help="To play in another environment, or one of yours: module:Id.")]
 Recipe = Annotated[Path | None, arg(help="Its actor(cfg) makes a policy of modules of your own.")]
@@ -45,6 +46,7 @@ def evaluate(
         video: Also write the first episode as an animated GIF.
         json: Print JSON instead of a table.
     """
+    _check(run)
     import numpy as np
 
     from composerl.analysis.stats import bootstrap_interval, iqm
@@ -146,8 +148,7 @@ def export(
 
 
 def _load(run: Path, which: str, env: str | None, recipe: Path | None) -> Policy:
-    if run.is_dir() and not any(run.iterdir()):
-        raise FileNotFoundError(f"{run} holds no run: the directory is empty")
+    _check(run)
     import torch
 
     from composerl.policy import imported, load
@@ -165,6 +166,20 @@ def _load(run: Path, which: str, env: str | None, recipe: Path | None) -> Policy
     policy = load(run, which=which, actor=actor, env=env)
     torch.set_num_threads(1)  # as in training: small networks are fastest so
     return policy
+
+
+def _check(run: Path) -> None:
+    """Refuse what is no run; of a directory of runs, say which there are. Needs no torch."""
+    if not run.exists():
+        raise FileNotFoundError(f"{run}: there is no such run")
+    if not run.is_dir() or (run / "config.yaml").is_file() or any(run.glob("*.safetensors")):
+        return
+    if not any(run.iterdir()):
+        raise FileNotFoundError(f"{run} holds no run: the directory is empty")
+    if places := sorted(str(file.parent) for file in run.glob("**/config.yaml")):
+        places = [place for place in places if "wandb" not in Path(place).parts]
+        some = ", ".join(places[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
+        raise ValueError(f"{run} holds {len(places)} runs, name one of them: {some}")
 
 
 def _serve(policy: Policy) -> None:

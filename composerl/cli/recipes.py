@@ -9,9 +9,15 @@ from tyro.conf import Positional
 
 from composerl.catalog import copy_recipe, find_recipe, load_recipe
 from composerl.catalog import recipes as catalogue
-from composerl.config import parse, preset_files
+from composerl.config import preset_files, start_with
 
 __all__ = ["recipes", "run", "split_flags"]
+
+#: What ``run NAME --help`` says of flags that are not the recipe's.
+SEVERAL = (
+    "Several seeds as one group: --seeds 0 1 2 (in place of --seed), with --jobs N at a time, "
+    "or --on ray and --gpus N on a cluster; see composerl run --help."
+)
 
 
 def recipes(
@@ -68,7 +74,7 @@ def run(
         if on is not None:
             raise ValueError("--on is for several runs: name their seeds, such as --seeds 0 1 2")
         module = load_recipe(find_recipe(name))
-        module.main(parse(module.Config, flags, prog=f"composerl run {name}"))
+        start_with(module.Config, module.main, flags, f"composerl run {name}", SEVERAL)
 
     return start
 

@@ -51,21 +51,20 @@ def sweep(
         on: Where: ray (a cluster that is started here) or ray=ADDRESS; a run has --threads cores.
         gpus: GPUs of each run on a cluster; may be a fraction.
     """
-    if find_spec("optuna") is None:
-        raise ValueError("sweeps need optuna, not installed: pip install 'composerl[sweep]'")
     if trials < 1:
         raise ValueError(f"--trials must be at least 1, got {trials}")
 
     def start(flags: list[str]) -> None:
+        config = load_recipe(name).Config
+        if {"--help", "-h"} & {*flags}:
+            words = (inspect.getdoc(sweep) or "").partition("Args:")[0]
+            more = f"{words}The sweep's own flags: composerl sweep --help."
+            parse(config, ["--help"], prog=f"composerl sweep {name}", more=more)
+        if find_spec("optuna") is None:
+            raise ValueError("sweeps need optuna, not installed: pip install 'composerl[sweep]'")
         from composerl.cli.search import Search
         from composerl.fleet import Fleet
 
-        config = load_recipe(name).Config
-        if {"--help", "-h"} & {*flags}:
-            print(
-                f"{(inspect.getdoc(sweep) or '').partition('Args:')[0]}Its own flags: sweep --help."
-            )
-            parse(config, ["--help"], prog=f"composerl sweep {name}")
         fixed, space = _space(config, flags)
         if sampler == "grid" and (ranges := [flag for flag in space if len(space[flag]) == 1]):
             raise ValueError(f"--sampler grid needs values one by one, {ranges[0]} is a range")

@@ -12,29 +12,42 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from composerl.config.fields import declarations, docs, sections, suggest
+from composerl.config.place import check_place
+from composerl.config.rules import as_whole
 from composerl.config.settings import RunConfig, config_from_yaml
-from composerl.errors import guard
+from composerl.errors import guard, plain_errors
 
-__all__ = ["cli", "config_start", "option", "parse", "wait_passively"]
+__all__ = ["cli", "config_start", "option", "parse", "start_with", "wait_passively"]
 
 C = TypeVar("C", bound=RunConfig)
 
 
-def parse(config_class: type[C], argv: Sequence[str] | None = None, prog: str | None = None) -> C:
-    """The configuration from the command line, on top of ``--config`` or the run to resume."""
+def parse(
+    config_class: type[C],
+    argv: Sequence[str] | None = None,
+    prog: str | None = None,
+    more: str = "",
+) -> C:
+    """The configuration from the command line, on top of ``--config`` or the run to resume.
+
+    ``more`` is what ``--help`` says above the flags, besides the recipe's own words.
+    """
     import tyro
 
     argv = _known_flags(config_class, sys.argv[1:] if argv is None else argv)
     given = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
     implied = config_class.implied(given)
     source, out = option(argv, "--config"), option(argv, "--out")
-    groups: Any = tyro.cli(
-        _groups(config_class, config_start(config_class, source, out, "--resume" in argv)),
-        args=argv,
-        prog=prog,
-        description=sys.modules[config_class.__module__].__doc__,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
-    )
+    start = config_start(config_class, source, out, "--resume" in argv)
+    about = sys.modules[config_class.__module__].__doc__
+    with plain_errors():
+        groups: Any = tyro.cli(
+            _groups(config_class, start),
+            args=argv,
+            prog=prog,
+            description="\n\n".join(filter(None, [about, more])),
+            config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+        )
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
     config = config_class(**values | implied)
     wait_passively(config.threads)
@@ -60,7 +73,21 @@ def config_start(config_class: type[C], source: Any, out: Any, resume: bool | No
 
 def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:
     """Parse the command line and call ``main``; a user's mistake ends in one sentence."""
-    guard(lambda: main(parse(config_class, argv)))
+    guard(lambda: start_with(config_class, main, argv))
+
+
+def start_with(
+    config_class: type[C],
+    main: Callable[[C], Any],
+    argv: Sequence[str] | None = None,
+    prog: str | None = None,
+    more: str = "",
+) -> None:
+    """Parse the command line and call ``main``, which imports torch; what can be told first, is."""
+    config = parse(config_class, argv, prog, more)
+    if config.out is not None:
+        check_place(config.out, config.resume)
+    main(config)
 
 
 def option(argv: Sequence[str], flag: str) -> str | None:
@@ -106,17 +133,23 @@ def _groups(config_class: type[RunConfig], default: RunConfig | None) -> Any:
 def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str]:
     """The command line in tyro's form; an unknown flag is a ValueError.
 
-    A sweep agent writes ``--flag=true`` for ``--flag``, ``--widths=[64, 64]`` for
-    ``--widths 64 64``. Of a field that is on or off ``--flag`` and ``--no-flag`` do, too.
+    Whole numbers may be written as 1e5. A sweep agent writes ``--flag=true`` for ``--flag``,
+    ``--widths=[64, 64]`` for ``--widths 64 64``. Of a field that is on or off ``--flag`` and
+    ``--no-flag`` do, too.
     """
     known = {field.name for field in fields(config_class)}
     hints = typing.get_type_hints(config_class)
     switches = {name for name, kind in hints.items() if {"on", "off"} <= {*typing.get_args(kind)}}
-    words = []
+    wholes = {n for n, kind in hints.items() if "int" in str(kind) and "float" not in str(kind)}
+    words, name = [], ""
     for word, following in zip_longest(argv, argv[1:], fillvalue="--"):
         flag, equals, value = word.partition("=")
+        if not flag.startswith("--"):  # a value of the flag before it
+            number = as_whole(word) if name in wholes else None
+            words.append(word if number is None else str(number))
+            continue
         name = flag[2:].replace("-", "_")
-        if not flag.startswith("--") or flag == "--help" or flag.startswith("--tyro-"):
+        if flag == "--help" or flag.startswith("--tyro-"):
             words.append(word)
         elif equals and hints.get(name) is bool and value.lower() in ("true", "false", "1", "0"):
             words.append(flag if value.lower() in ("true", "1") else f"--no-{flag[2:]}")
@@ -128,6 +161,8 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
             words += [f"--{flag[5:]}", "off"]
         elif equals and name in known and re.fullmatch(r"\[.*\]|\(.*\)", value):
             words += [flag, *value[1:-1].replace(",", " ").split()]
+        elif equals and name in wholes and (number := as_whole(value)) is not None:
+            words.append(f"{flag}={number}")
         elif name in known or hints.get(name.removeprefix("no_")) is bool:
             words.append(word)
         else:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-__all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "coerce"]
+__all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "as_whole",
+           "coerce"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,23 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
             return float(value)
         except ValueError:
             raise ValueError(f"{name} must be a number, got {value!r}") from None
+    if kind is int and isinstance(value, (float, str)) and (whole := as_whole(value)) is not None:
+        return whole
     if kind is Path and isinstance(value, str):
         return Path(value)
     # bool is a subclass of int, but True is no number of steps.
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def as_whole(value: float | str) -> int | None:
+    """The whole number that 1e5 or 2.5e3 is, which people type and YAML reads as text or float."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
 
 
 def _json_object(name: str, value: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class RunConfig:
     """YAML file with values for these flags (a run's config.yaml is one), or the name of one of the
     recipe's presets (composerl recipes lists them); flags override it."""
     device: Annotated[str, MAY_CHANGE] = "cpu"
-    """Torch device to train on."""
+    """Torch device to train on; auto is cuda where there is one, else cpu."""
     threads: Annotated[Count, MAY_CHANGE] = 1
     """Torch threads; small networks are fastest with one (composerl doctor tells from where on)."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -80,6 +80,10 @@ class RunConfig:
                 if bare == plain:
                     coerce(f.name, value, base)
             object.__setattr__(self, f.name, value)
+        if self.device == "auto":  # here, as recipes and config.yaml are to have the real one
+            import torch
+
+            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
 
     @classmethod
     def implied(cls, given: set[str]) -> dict[str, Any]:

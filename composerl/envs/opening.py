@@ -37,7 +37,8 @@ def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
             return open_game(env, **kwargs)
         return _plain(make_with(partial(gym.make, env), env, kwargs))
     except ImportError as error:
-        hint = "" if ":" in env else '; pip install "composerl[atari]" or "composerl[minatar]"'
+        game = {"MinAtar": "minatar", "ALE": "atari"}.get(env.partition("/")[0])
+        hint = f'; pip install "composerl[{game}]"' if game else ""
         raise ValueError(
             f"environment {env!r} needs a package that is not installed: {error}{hint}"
         ) from error

@@ -173,6 +173,17 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["data", "make", "CartPole-v1", "--size", "10", "-o", "two.npz"], "exists already"),
         (["data", "make", "CartPole-v1", "--size", "10", "-o", "a.csv"], "'.csv'"),
         (["data", "convert", "two.npz", "b.hdf5"], "no observations"),
+        (["data", "make", "Nope-v1", "-o", "x.npz"], "environment 'Nope-v1' cannot be made"),
+        (["data", "mak"], "there is no command 'mak': did you mean make?"),
+        (["evalute", "RUN"], "there is no command 'evalute': did you mean evaluate?"),
+        (["evaluate"], "Run directory, or a policy or checkpoint file"),
+        (["evaluate", "RUNS"], "holds 2 runs, name one of them: RUN, "),
+        (["plot", "RUN", "--x", "foo"], "invalid choice 'foo'"),
+        (["run", "iql_pendulum", "--steps", "1e5x"], "--steps: expected a whole number, got"),
+        (["run", "iql_pendulum", "--steps", "1.5"], "--steps: expected a whole number, got '1.5'"),
+        (["run", "iql_pendulum", "--lr", "much"], "--lr: expected a number, got 'much'"),
+        (["run", "iql_pendulum", "--device", "mps"], "the 'MPS' backend\n"),
+        (["run", "iql_pendulum", "--out", "RUN"], "holds a run already"),
     ],
 )
 def test_bad_arguments(cli, tmp_path, run, monkeypatch, words, told):
@@ -181,8 +192,34 @@ def test_bad_arguments(cli, tmp_path, run, monkeypatch, words, told):
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "text.py").write_text("print\n")
     before = sorted(tmp_path.iterdir())
-    assert_refused(cli(*(str(run) if word == "RUN" else word for word in words)), told)
+    given = {"RUN": str(run), "RUNS": str(run.parent)}
+    result = cli(*(given.get(word, word) for word in words))
+    assert_refused(result, told.replace("RUN", str(run)))
+    assert len(result.err) < 500
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "iql_pendulum", "--gamma", "2"],
+        ["run", "iql_pendulum", "--out", "."],
+        ["recipe", "--out", "."],
+        ["evaluate", "nosuch"],
+        ["predict", "nosuch"],
+    ],
+)
+def test_what_needs_no_torch_is_told_before_it_is_imported(tmp_path, words):
+    (tmp_path / "file").touch()
+    call = "from composerl.cli import main; main(sys.argv[1:])"
+    if words[0] == "recipe":
+        call = "from composerl.catalog import load_recipe\nfrom composerl.config import cli\n"
+        call += "made = load_recipe('iql_pendulum'); cli(made.Config, made.main, sys.argv[2:])"
+    code = f"import sys, atexit\natexit.register(lambda: print('torch' in sys.modules))\n{call}"
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
+    assert done.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize(
@@ -241,3 +278,8 @@ def test_missing_extras_are_named(cli, run, tmp_path, monkeypatch):
     assert_refused(cli("evaluate", run, "--video", "a.gif"), "composerl[video]")
     assert_refused(cli("export", run, "-o", "a.onnx"), "composerl[export]")
     assert_refused(cli("sweep", "iql_pendulum", "--lr", "1e-3", "1e-4"), "composerl[sweep]")
+    helped = cli("sweep", "iql_pendulum", "--help")
+    assert (helped.code, "--expectile" in helped.out) == (0, True)
+    monkeypatch.setitem(sys.modules, "minatar.gym", None)
+    refused = cli("run", "iqn_cartpole", "--env", "MinAtar/Breakout-v1")
+    assert refused.err.endswith('; pip install "composerl[minatar]"\n')

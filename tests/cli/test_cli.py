@@ -32,7 +32,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path):
     assert done.returncode == 0, done.stderr
     for command in ("recipes", "run", "evaluate", "predict", "export", "plot", "report", "compare",
                     "sweep", "data", "warmup", "doctor"):  # fmt: skip
-        assert f"• {command}" in done.stdout
+        assert f"\n  {command} " in done.stdout
 
 
 @pytest.mark.parametrize("command", ["evaluate", "run", "sweep", "data make", "recipes"])
@@ -106,6 +106,22 @@ def test_train_takes_a_name_and_flags(run):
         composerl.train("iql_pendulums")
 
 
+def test_help_groups_commands_by_purpose(cli):
+    from composerl.cli import COMMANDS
+
+    text = cli("--help").out
+    assert [line for line in text.splitlines() if line.endswith(":")] == [
+        "train:", "look:", "use:", "data:", "check:",
+    ]  # fmt: skip
+    for command in COMMANDS:
+        assert text.count(f"\n  {command} ") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\n  make " in cli("data").out
+    helped = " ".join(cli("run", "iql_pendulum", "--help").out.split())
+    assert "--seeds 0 1 2" in helped
+    assert "--jobs N" in helped
+
+
 # --- evaluate, predict -------------------------------------------------------------------------
 
 
@@ -156,11 +172,13 @@ def test_predict_one_batch_file_and_lines(cli, run, tmp_path):
     ]
 
 
-def test_lines_to_a_policy_with_memory_and_pixels(cli, monkeypatch):
+def test_lines_to_a_policy_with_memory_and_pixels(cli, monkeypatch, tmp_path):
     """The same frame again and again: what is answered depends on what was shown, until a reset."""
     import torch
     from recurrent_toy import Diary, Toy
 
+    file = tmp_path / "policy.safetensors"  # what it holds is made here
+    file.touch()
     torch.manual_seed(0)
     policy = composerl.Policy(Toy(), Diary)
     monkeypatch.setattr("composerl.policy.load", lambda *_, **__: policy)
@@ -170,14 +188,14 @@ def test_lines_to_a_policy_with_memory_and_pixels(cli, monkeypatch):
         expected.append(int(policy.predict(np.array(frame, np.uint8))))
     policy.reset()
     lines = [json.dumps(frame) for frame in frames]
-    out = cli("predict", "run", stdin="\n".join([*lines, '{"reset": true}', *lines])).out
+    out = cli("predict", file, stdin="\n".join([*lines, '{"reset": true}', *lines])).out
     answers = [json.loads(line) for line in out.splitlines()]
     assert [answer.get("action") for answer in answers] == [*expected, None, *expected]
     assert int(policy.state["steps"]) == 3
-    refused = cli("predict", "run", "--obs", json.dumps([[[[256, 0, 0, 0]] * 4]]))
+    refused = cli("predict", file, "--obs", json.dumps([[[[256, 0, 0, 0]] * 4]]))
     assert refused.code == 2
     assert "must be uint8 pixels" in refused.err
-    export = cli("export", "run", "-o", "policy.onnx")
+    export = cli("export", file, "-o", "policy.onnx")
     assert "with a memory cannot be exported" in export.err
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -113,6 +114,19 @@ def test_a_value_that_is_no_number_is_a_gap(toy, tmp_path):
     curve = curve_of("toy", [*toy, lost], "eval/return")
     assert np.isfinite(curve.middle).tolist() == [True, False, True]
     assert np.isfinite(curve.low).tolist() == [True, False, True]
+
+
+def test_a_long_curve_is_drawn_in_little_memory(tmp_path):
+    """All at once the bootstrap of 5,000 evaluations of 3 runs takes 400 MB."""
+    points = [(step, float(step % 7)) for step in range(1, 5001)]
+    runs = [fake_run(tmp_path / f"{seed}", seed, points) for seed in range(3)]
+    tracemalloc.start()
+    curve = curve_of("long", runs, "eval/return")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(curve.low) == 5000
+    assert np.isfinite(curve.low).all()
+    assert peak < 60e6
 
 
 def test_axes_say_what_steps_are(tmp_path):

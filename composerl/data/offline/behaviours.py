@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
 __all__ = ["BEHAVIOURS", "act", "cartpole", "controller_for", "noise", "pendulum", "random_share"]
@@ -59,6 +60,7 @@ def controller_for(env: str, behaviour: str) -> Controller | None:
     if behaviour == "random":
         return None
     if env not in CONTROLLERS:
+        open_gym(env).close()  # an id that nobody knows is the first thing to tell
         raise ValueError(
             f"behaviour {behaviour!r} needs a scripted controller, which {env} does not have; "
             f"{' and '.join(sorted(CONTROLLERS))} do, 'random' works everywhere"
