@@ -30,9 +30,9 @@ class Config(OfflineConfig):
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "cosine"
     """How the actor's learning rate falls, offline and once more online."""
-    expectile: float = 0.9
+    expectile: float = 0.7
     """Between 0.5 (value of the behaviour) and 1 (value of its best action)."""
-    beta: float = 10.0
+    beta: float = 3.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
 
 
