@@ -93,9 +93,10 @@ def serve():
 
 
 class Killer(threading.Thread):
-    """Kills workers with SIGKILL at random moments, up to so many.
+    """Kills workers with SIGKILL, up to so many: one at a random moment, one at a checkpoint, ...
 
-    A run is spared after four deaths without a new checkpoint: a fleet gives up after ten.
+    Moments alone would mostly hit the start of a process, and miss a short run altogether.
+    A run is spared after eight deaths without a new checkpoint: a fleet gives up after ten.
     """
 
     def __init__(self, cluster, place, kills, pause, seed=0):
@@ -106,16 +107,28 @@ class Killer(threading.Thread):
         self.victims = []
 
     def run(self):
-        while not self._over.wait(self._random.uniform(*self._pause)):
-            running = self._cluster.workers()
-            phases = {pid: (name, self._saved(name)) for pid, name in running.items()}
-            pids = [pid for pid in sorted(phases) if self._deaths[phases[pid]] < 4]
-            if pids and len(self.victims) < self._kills:
+        while len(self.victims) < self._kills and not self._over.is_set():
+            if len(self.victims) % 2:
+                before = self._phases()
+                while not self._over.wait(0.05):
+                    now = self._phases()
+                    if pids := [pid for pid in now if now[pid] != before.get(pid, now[pid])]:
+                        break
+                    before = now
+            else:
+                self._over.wait(self._random.uniform(*self._pause))
+                now = self._phases()
+                pids = [pid for pid in sorted(now) if self._deaths[now[pid]] < 8]
+            if pids and not self._over.is_set():
                 pid = self._random.choice(pids)
                 with suppress(ProcessLookupError):  # it was done before
                     os.kill(pid, signal.SIGKILL)
-                    self.victims.append(running[pid])
-                    self._deaths[phases[pid]] += 1
+                    self.victims.append(now[pid][0])
+                    self._deaths[now[pid]] += 1
+
+    def _phases(self):
+        """The run of each worker, and its newest checkpoint."""
+        return {pid: (name, self._saved(name)) for pid, name in self._cluster.workers().items()}
 
     def _saved(self, name):
         steps = (self._place / name / "checkpoints").glob("step-*")

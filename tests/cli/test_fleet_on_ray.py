@@ -71,7 +71,7 @@ def test_workers_killed_at_random(cluster, undisturbed, tmp_path):
         cluster,
         ["iql_pendulum", "iqn_cartpole"],
         (6, 6),
-        (0.5, 3),
+        (0.3, 1.5),
         undisturbed,
         tmp_path,
         steps=300,
