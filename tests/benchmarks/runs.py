@@ -21,7 +21,10 @@ from .batches import continuous
 from .timing import Case, Step
 from .updates import KINDS
 
-STEPS, LEAST = 25_000, "import torch, torchrl.data, torchrl.objectives, gymnasium, wandb"
+STEPS, LEAST = (
+    25_000,
+    "import torch, torchrl.data, torchrl.objectives, torchrl.collectors, gymnasium",
+)
 
 #: As its documentation has it, but for rollouts and batches of our recipe's sizes, so that both
 #: make 80 minibatch updates of PPO and 8 of the judge, on 128 rows of each side, every 1024 steps.
@@ -78,9 +81,8 @@ def gail() -> Iterator[Case]:
         ways = {
             "imitation": partial(process, "-c", IMITATION, str(path), str(STEPS)),
             "composerl": partial(recipe, "gail_cartpole"),
-            "composerl, no W&B": partial(recipe, "gail_cartpole", "--wandb", "disabled"),
         }
-        yield Case(f"{STEPS:,} steps, from the first import to the last evaluation", ways)
+        yield Case(f"{STEPS:,} steps, from the first import to the last evaluation", ways, warmup=1)
 
 
 def start() -> Iterator[Case]:
@@ -90,7 +92,7 @@ def start() -> Iterator[Case]:
         "imports alone": partial(process, "-c", LEAST),
         "composerl": partial(recipe, "iqn_cartpole", *short),
     }
-    yield Case("iqn_cartpole, one step of its eight environments", ways)
+    yield Case("iqn_cartpole, one step of its eight environments", ways, warmup=1)
 
 
 def d3rlpy_step() -> Step:

@@ -27,11 +27,13 @@ class Case:
         name: what is done.
         ways: how, by name; the first is what the others are compared with.
         each: in how many parts a call is told, such as the steps that it makes.
+        warmup: calls of each way before any counts: to compile, to fill caches.
     """
 
     name: str
     ways: Mapping[str, Step]
     each: float = 1
+    warmup: int = 4
 
 
 #: Makes its cases one after the other, so that a case's memory is free before the next one's.
@@ -58,13 +60,10 @@ def in_turns(case: Case, rounds: int, turn: float = 0.05) -> dict[str, Figures]:
     A way is called as often in its turn as fits into ``turn`` seconds of the slowest. Where one
     call takes a second and more, there are fewer rounds, three at least.
     """
-    for way in case.ways.values():  # compiles, fills caches
-        for _ in range(3):
-            start = cpu()
-            way()
-            if cpu() - start > 5:
-                break
-    slowest = max(_seconds(way, 1) for way in case.ways.values())
+    slowest = 0.0
+    for way in case.ways.values():
+        seconds = [_seconds(way, 1) for _ in range(case.warmup)]
+        slowest = max(slowest, seconds[-1])
     calls = max(1, int(turn / slowest))
     rounds = min(rounds, max(3, int(60 / len(case.ways) / slowest)))
     times: dict[str, list[float]] = {name: [] for name in case.ways}
