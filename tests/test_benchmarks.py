@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from benchmarks import dreamer
+from benchmarks import (
+    checkpoints,
+    collector,
+    dreamer,
+    imagination,
+    mixture,
+    replay,
+    sequences,
+)
 from benchmarks.limit import IQLLimit
 from benchmarks.timing import Case, in_turns
 from benchmarks.updates import KINDS
@@ -64,3 +73,10 @@ def test_ratios_are_to_the_first_way_within_a_round() -> None:
     assert found["once"]["ratio"] == found["once"]["high"] == 1.0
     assert 2 < found["thrice"]["ratio"] < 4.5
     assert found["thrice"]["low"] <= found["thrice"]["ratio"] <= found["thrice"]["high"]
+
+
+@pytest.mark.parametrize("block", [checkpoints, collector, imagination, mixture, replay, sequences])
+def test_the_ways_of_a_block_run(block: Any) -> None:
+    for case in itertools.islice(block.benchmark(), 1):
+        for way in case.ways.values():
+            way()

@@ -47,6 +47,7 @@ def hand_iql(loss: nn.Module, batch: TensorDict, width: int, *, gumbel: bool = F
             "loss_qvalue": sum(critic_loss(q, y) for q in values),
             "loss_value": value_loss(u),
             "entropy": -log_prob.detach().mean(),
+            "pred_value": torch.stack(values).detach().mean(),
             "priority": largest_error(values, y),
         }
 
@@ -126,6 +127,7 @@ def hand_sac(loss: nn.Module, batch: TensorDict, width: int, number: int = 0) ->
             "loss_alpha": -(log_alpha * (log_prob.detach() - 6)).mean(),
             "alpha": alpha,
             "entropy": -log_prob.detach().mean(),
+            "pred_value": torch.stack(values).detach().mean(),
             "priority": largest_error(values, y),
         }
         if number:

@@ -19,7 +19,7 @@ def hand_dynamics(loss: nn.Module, batch: TensorDict, width: int) -> Hand:
     sizes = [obs + batch["action"].shape[-1], *[width] * 4, 2 * (obs + 1)]
     weights = [nn.Parameter(torch.empty(members, n, m)) for n, m in pairwise(sizes)]
     biases = [nn.Parameter(torch.empty(members, 1, m)) for m in sizes[1:]]
-    low, high = (nn.Parameter(torch.empty(members, 1, obs + 1)) for _ in range(2))
+    low, high = (nn.Parameter(torch.empty(obs + 1)) for _ in range(2))
     layers = [p for pair in zip(weights, biases, strict=True) for p in pair]
     parameters = adopt([low, high, *layers], loss)
     mean, std = torch.zeros(sizes[0]), torch.ones(sizes[0])

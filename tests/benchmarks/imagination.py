@@ -31,8 +31,8 @@ def plain_loop(model: torch.nn.Module, policy: torch.nn.Module, start: Tensor, l
             x = F.silu(torch.addmm(bias[e], x, weight[e]))
         weight, bias = layers[-1]
         mean, raw = torch.addmm(bias[e], x, weight[e]).chunk(2, -1)
-        log_var = high[e] - F.softplus(high[e] - raw)
-        log_var = low[e] + F.softplus(log_var - low[e]) + scale
+        log_var = high - F.softplus(high - raw)
+        log_var = low + F.softplus(log_var - low) + scale
         mean = mean * model.target_std + model.target_mean
         return mean + (0.5 * log_var).exp() * torch.randn_like(mean)
 

@@ -75,6 +75,7 @@ class IQLLimit:
             "loss_qvalue": e1.square().mean() + e2.square().mean(),
             "loss_value": (asymmetry * u.square()).mean(),
             "entropy": -log_prob.mean(),
+            "pred_value": 0.5 * (q1.mean() + q2.mean()),
             "grad_norm": norm,
             "priority": torch.maximum(e1.square(), e2.square()).squeeze(-1),
         }
