@@ -32,7 +32,7 @@ class Config(OfflineConfig):
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "cosine"
     """How the actor's learning rate falls, offline and once more online."""
-    loss_temperature: float = 0.5
+    loss_temperature: float = 1.0
     """Of the Gumbel regression: small is near the best action's value, large near the mean."""
     max_value_diff_exp: float = 7.0
     """Upper clip of the regression's exponent."""
@@ -48,7 +48,7 @@ class Config(OfflineConfig):
     """Updates of V, each on a batch of its own, for each of the critics and of the policy."""
     expectile: float = 0.9
     """For --vanilla-value-loss."""
-    beta: float = 10.0
+    beta: float = 3.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
 
 
