@@ -134,7 +134,7 @@ def test_the_root_is_an_entrance_hall():
 @pytest.mark.parametrize(
     "name",
     [
-        "bc", "dreamer", "dynamics", "fqf", "gail", "iql", "iqn", "pure", "pure_quantiles",
+        "bc", "dreamer", "dynamics", "fqe", "fqf", "gail", "iql", "iqn", "pure", "pure_quantiles",
         "pure_sac", "sac", "td3_bc", "world_model",
     ],
 )  # fmt: skip

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         two_hot_mean,
     )
     from composerl.losses.dynamics import DynamicsLoss
+    from composerl.losses.fqe import FQELoss
     from composerl.losses.fqf import FQFLoss
     from composerl.losses.functional import (
         advantage_weighted_loss,

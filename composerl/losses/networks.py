@@ -22,10 +22,12 @@ class PlainNetworks(LossModule):
     and ``HardUpdate`` work unchanged. Move or cast a loss before an optimizer is built on it.
 
     Subclasses register networks by plain assignment, and call :meth:`make_target` for those with
-    a target copy. ``parameters()`` lists the trained networks only.
+    a target copy. ``parameters()`` lists the trained networks only, not those that a subclass
+    names in ``_fixed_names`` because it merely asks them.
     """
 
     _target_names: tuple[str, ...] = ()
+    _fixed_names: tuple[str, ...] = ()
 
     def make_target(self, name: str, *, delayed: bool = True) -> None:
         """Add ``target_<name>``, a copy of a network that no gradient reaches.
@@ -48,7 +50,8 @@ class PlainNetworks(LossModule):
         """Initialise the networks anew, and their targets with them."""
         for name, network in super().named_children():
             # Parts before the whole, which may change what they did.
-            for module in () if name.startswith("target_") else [*network.modules()][::-1]:
+            kept = name.startswith("target_") or name in self._fixed_names
+            for module in () if kept else [*network.modules()][::-1]:
                 if hasattr(module, "reset_parameters"):
                     module.reset_parameters()
         for name in self._target_names:
@@ -82,8 +85,9 @@ class PlainNetworks(LossModule):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters of the trained networks; the target copies are left out."""
-        hidden = tuple(f"{prefix}{'.' * bool(prefix)}target_{name}." for name in self._target_names)
+        """Parameters of the trained networks; target copies and fixed ones are left out."""
+        untrained = (*(f"target_{name}" for name in self._target_names), *self._fixed_names)
+        hidden = tuple(f"{prefix}{'.' * bool(prefix)}{name}." for name in untrained)
         for name, parameter in nn.Module.named_parameters(self, prefix, recurse, remove_duplicate):
             if not hidden or not name.startswith(hidden):
                 yield name, parameter

@@ -66,7 +66,8 @@ def critic_loss(q: Tensor, target: Tensor, loss_function: str = "l2") -> dict[st
 
     Args:
         q: Q_i(s, a), ``(critics, batch)``. Gradients flow.
-        target: ``(batch,)``, see :func:`td_target`; detached here.
+        target: ``(batch,)``, see :func:`td_target`, or ``(critics, batch)`` if each has its own;
+            detached here.
         loss_function: ``"l2"``, ``"l1"``, ``"smooth_l1"`` or ``"huber"`` (delta 20).
 
     Example:
@@ -76,7 +77,10 @@ def critic_loss(q: Tensor, target: Tensor, loss_function: str = "l2") -> dict[st
         >>> rows["loss_qvalue"], rows["td_error"]
         (tensor([5.]), tensor([4.]))
     """
-    check_shape("q", q, target.shape, lead="critics")
+    if target.ndim == q.ndim:
+        check_shape("target", target, q.shape)
+    else:
+        check_shape("q", q, target.shape, lead="critics")
     target = target.detach()
     rows = distance(q, target.expand_as(q), loss_function).sum(0)
     return {"loss_qvalue": rows, "td_error": (q.detach() - target).square_().amax(0)}

@@ -17,6 +17,7 @@ from composerl.losses import (
     DiscreteCQLLoss,
     DreamerLoss,
     DynamicsLoss,
+    FQELoss,
     FQFLoss,
     GAILLoss,
     IQLLoss,
@@ -134,6 +135,12 @@ def fqf(**options: Any) -> tuple[FQFLoss, TensorDict]:
     return FQFLoss(actor.value_network, actor.fraction_network, **options), discrete_batch()
 
 
+def fqe(**options: Any) -> tuple[FQELoss, TensorDict]:
+    torch.manual_seed(0)
+    options = {"num_qvalue_nets": 2} | options
+    return FQELoss(gaussian_actor(BOX, (8,)), twin_q(BOX, (8,)), **options), continuous_batch()
+
+
 def gail(actions: int | None = 3, **options: Any) -> tuple[GAILLoss, TensorDict]:
     """Policy and expert rows in pairs; ``actions=None`` makes them continuous."""
     torch.manual_seed(0)
@@ -226,6 +233,7 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[Any, TensorDict]], dict[str, Any]]]
     "DiscreteCQLLoss": (discrete_cql, {"num_actions": 3}),
     "DreamerLoss": (dreamer, {"num_actions": 3}),
     "DynamicsLoss": (dynamics, {}),
+    "FQELoss": (fqe, {}),
     "FQFLoss": (fqf, {"num_actions": 3}),
     "GAILLoss": (gail, {"num_actions": 3}),
     "IQLLoss": (iql, {}),
