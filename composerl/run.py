@@ -342,7 +342,9 @@ class Run:
             "policy": None if self._actor is None else self._policy().to_tree(),
             "rng": machine.rng_state(),
         }
-        path = checkpoint.save_checkpoint(self.directory, self.step, tree, self._owner.check)
+        path = checkpoint.save_checkpoint(
+            self.directory, self.step, tree, self._owner.check, self.config.keep_checkpoints
+        )
         if self.config.wandb_artifacts:
             self._tracker.artifact("checkpoint", "last", path, *checkpoint.block_files(path))
 

@@ -264,7 +264,8 @@ def test_what_may_change_on_resume():
     assert may_change(Offline) == may_change(RunConfig) | {"epochs", "online_steps"}
     assert may_change(RunConfig) == {
         "steps", "device", "threads", "log_every", "eval_every", "eval_episodes", "save_every",
-        "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts", "tensorboard", "video",
+        "keep_checkpoints", "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts",
+        "tensorboard", "video",
     }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ BELOW = {
     "policy": {"bookkeeping", "envs", "modules"},
     "run": {"bookkeeping", "config", "envs", "policy"},
     "catalog": {"analysis", "config"},
-    "analysis": {"bookkeeping", "config", "modules", "policy", "run"},
+    "analysis": {"bookkeeping", "config", "data", "losses", "modules", "policy", "run", "update"},
     "testing": {"losses"},
     "fleet": {"analysis", "bookkeeping", "catalog", "config", "errors"},
     "cli": {"analysis", "bookkeeping", "catalog", "config", "data", "envs", "errors", "fleet",

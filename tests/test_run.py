@@ -29,6 +29,7 @@ from wandb_reader import read_wandb
 
 import composerl
 from composerl import Run, RunConfig
+from composerl.bookkeeping.checkpoint import checkpoints
 from composerl.bookkeeping.metrics import read_metrics
 from composerl.config import MAY_CHANGE
 from composerl.envs.spaces import Spaces
@@ -211,6 +212,17 @@ def test_resume_with_more_steps_goes_on(tmp_path):
 
     whole = [key(row) for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
     assert [key(row) for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == whole
+
+
+def test_as_many_checkpoints_stay_as_are_asked_for(tmp_path):
+    """Two by default; those that stay load as policies; a resumed run may keep fewer."""
+    cfg = {"out": tmp_path / "run", "steps": 6, "save_every": 1}
+    train(Config(**cfg, keep_checkpoints=4))
+    kept = checkpoints(tmp_path / "run")
+    assert [int(path.stem.split("-")[1]) for path in kept] == [6, 5, 4, 3]
+    assert composerl.load(kept[-1]).predict([1.0, 0.0, 0.0]).shape == (1,)
+    train(Config(**cfg | {"steps": 7}, resume=True))
+    assert len(checkpoints(tmp_path / "run")) == 2
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])

@@ -7,6 +7,7 @@ from composerl._lazy import lazy
 if TYPE_CHECKING:
     from composerl.analysis.comparison import Comparison, compare
     from composerl.analysis.curves import draw
+    from composerl.analysis.fqe import Estimate, fitted_q
     from composerl.analysis.groups import Group, group_runs
     from composerl.analysis.pictures import open_loop
     from composerl.analysis.plotting import plot
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         iqm,
         performance_profile,
         probability_of_improvement,
+        rank_correlation,
     )
     from composerl.analysis.table import RunTable
     from composerl.analysis.trained import Trained

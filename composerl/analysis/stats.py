@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 __all__ = ["aggregate", "bootstrap_interval", "improvement_over_tasks", "iqm",
-           "performance_profile", "probability_of_improvement", "run_interval"]  # fmt: skip
+           "performance_profile", "probability_of_improvement", "rank_correlation",
+           "run_interval"]  # fmt: skip
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -150,6 +151,24 @@ def _draw(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _ends(values: np.ndarray) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's: 1 if both put things into the same order, -1 if into opposite ones.
+
+    The correlation of the ranks, of which equal scores share the mean; NaN if all are equal.
+    """
+    x, y = _scores("first", first), _scores("second", second)
+    if x.shape != y.shape or len(x) < 2:
+        raise ValueError(f"two scores or more of both are needed, got {len(x)} and {len(y)}")
+    ranks = [_ranks(side) - (len(side) - 1) / 2 for side in (x, y)]
+    sizes = [np.sqrt(np.square(side).sum()) for side in ranks]
+    return float(ranks[0] @ ranks[1] / np.prod(sizes)) if all(sizes) else float("nan")
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    below = (scores[:, None] > scores).sum(1)
+    return below + ((scores[:, None] == scores).sum(1) - 1) / 2
 
 
 def _scores(name: str, scores: np.ndarray | Sequence[float]) -> np.ndarray:

@@ -31,7 +31,7 @@ __all__ = ["best_path", "block_files", "checkpoints", "kind_of", "load_newest", 
 
 #: The newest that is read. Files without blocks are written in the first, which all versions read.
 FORMAT = 2
-KEPT = 2  # resume points of a run
+KEPT = 2  # resume points of a run, unless it is told otherwise
 
 
 def save_tree(path: Path, kind: str, tree: Any, check: Callable[[], None] | None = None) -> None:
@@ -116,22 +116,22 @@ def load_newest(run: Path) -> dict[str, Any] | None:
 
 
 def save_checkpoint(
-    run: Path, step: int, tree: Any, check: Callable[[], None] | None = None
+    run: Path, step: int, tree: Any, check: Callable[[], None] | None = None, keep: int = KEPT
 ) -> Path:
     """Write the resume point of a step; remove older ones, their blocks, and what came of them.
 
-    ``check`` may raise, before anything is published or removed.
+    The newest ``keep`` of them stay. ``check`` may raise, before anything is published or removed.
     """
     path = run / "checkpoints" / f"step-{step:012d}.safetensors"
     save_tree(path, "checkpoint", tree, check)
     found = checkpoints(run)
     used: set[Path] = set()
-    for kept in found[:KEPT]:
+    for kept in found[:keep]:
         try:
             used.update(block_files(kept))
         except ValueError as error:
             say(f"{error}; nothing can be resumed from it")
-    unused = found[KEPT:] + _blocks(path).others(used)
+    unused = found[keep:] + _blocks(path).others(used)
     of_the_end = (run / "summary.json", run / "policy.safetensors")  # of a run that went on
     unused += [old for old in of_the_end if old.exists()]
     if check is not None:

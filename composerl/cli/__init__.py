@@ -12,7 +12,17 @@ from typing import Any
 import tyro
 
 from composerl import __version__
-from composerl.cli import datasets, doctor, league, policies, recipes, runs, sweep, warmup
+from composerl.cli import (
+    datasets,
+    doctor,
+    evaluation,
+    league,
+    policies,
+    recipes,
+    runs,
+    sweep,
+    warmup,
+)
 from composerl.config import suggest
 from composerl.errors import guard, plain_errors
 
@@ -22,7 +32,7 @@ __all__ = ["main"]
 COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "recipes": recipes.recipes,
     "run": recipes.run,
-    "evaluate": policies.evaluate,
+    "evaluate": evaluation.evaluate,
     "predict": policies.predict,
     "export": policies.export,
     "plot": runs.plot,
@@ -30,7 +40,14 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "compare": runs.compare,
     "sweep": sweep.sweep,
     "league": league.league,
-    "data": {"info": datasets.info, "make": datasets.make, "convert": datasets.convert},
+    "data": {
+        "info": datasets.info,
+        "make": datasets.make,
+        "collect": datasets.collect,
+        "mix": datasets.mix,
+        "filter": datasets.filter_,
+        "convert": datasets.convert,
+    },
     "warmup": warmup.warmup,
     "doctor": doctor.doctor,
 }

@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from composerl._files import write_text
 from composerl.analysis.runs import find_runs
-from composerl.cli.policies import interval, print_json
+from composerl.cli.loading import interval, print_json
 
 __all__ = ["compare", "plot", "report"]
 

@@ -56,6 +56,8 @@ class RunConfig:
     """Episodes of an evaluation."""
     save_every: Annotated[Count, MAY_CHANGE] = 1000
     """Steps between checkpoints."""
+    keep_checkpoints: Annotated[Count, MAY_CHANGE] = 2
+    """How many of them stay, the newest; composerl evaluate ranks the policies in them."""
     stop_at: Annotated[_Goal | None, MAY_CHANGE] = None
     """Stop early when an evaluation's mean return reaches this."""
     patience: Annotated[Count | None, MAY_CHANGE] = None

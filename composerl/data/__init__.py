@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from composerl.data.imagine import ENDINGS, ModelEnv, branched_rollouts, length_schedule
     from composerl.data.offline.behaviours import BEHAVIOURS
     from composerl.data.offline.dataset import Dataset, validate
+    from composerl.data.offline.editing import filter_episodes, mix
     from composerl.data.offline.formats import read_dataset
     from composerl.data.offline.generation import generate
     from composerl.data.offline.loading import Demonstrations, load_dataset, load_experts
+    from composerl.data.offline.quality import cautions
+    from composerl.data.offline.replayed import replay_dataset
     from composerl.data.offline.statistics import monte_carlo_returns, return_scale, summarize
     from composerl.data.offline.storage import DatasetStorage, observation_stats
     from composerl.data.offline.writers import write_dataset

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -87,7 +88,7 @@ class FQELoss(RowLoss):
         self.make_value_estimator(gamma=gamma)
 
     def reads(self) -> list[NestedKey]:
-        critics = self.qvalue_network
+        critics = [*self.qvalue_network]
         return self.transition_keys(critics, [self.actor_network, *critics])
 
     def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
@@ -95,21 +96,22 @@ class FQELoss(RowLoss):
         with torch.no_grad():
             with set_exploration_type(self.acting):
                 next_action = call_network(self.actor_network, batch, key, next_step=True)
-            next_q = self._q(self.target_qvalue_network, batch, next_action, next_step=True)
+            next_q = self.values(self.target_qvalue_network, batch, next_action, next_step=True)
             target = torch.stack([self.td_target(batch, each) for each in next_q])
 
-        q = self._q(self.qvalue_network, batch, read(batch, key))
+        q = self.values(self.qvalue_network, batch, read(batch, key))
         return {
             **self.critic_rows(q, target),
             "pred_value": q.mean(0),
             "target_value": target.mean(0),
         }
 
-    def _q(
-        self, networks: nn.ModuleList, batch: TensorDictBase, action: Tensor, **options: bool
+    def values(
+        self, networks: nn.ModuleList, batch: TensorDictBase, action: Tensor, **options: Any
     ) -> Tensor:
-        """Q(s, a) of every critic, ``(critics, batch)``."""
+        """Q(s, a) of every critic, ``(critics, batch)``: ``loss.qvalue_network``, for example."""
         keys, size, values = self.tensor_keys, batch.batch_size, []
+        network: Any
         for network in networks:
             if keys.action in network.in_keys:
                 name, given = keys.state_action_value, {keys.action: action}

@@ -70,6 +70,10 @@ def small(words):
         return [*words, *SMALL, "--trials", "2"]
     if words[:2] == ["data", "make"]:
         return [*words, "--size", "500"]
+    if words[:2] == ["data", "collect"]:
+        return [*words, "--episodes", "1"]
+    if words[0] == "evaluate" and "--dataset" in words:
+        return [*words, "--steps", "20"]
     return words
 
 

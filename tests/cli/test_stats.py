@@ -14,6 +14,7 @@ from composerl.analysis.stats import (
     iqm,
     performance_profile,
     probability_of_improvement,
+    rank_correlation,
     run_interval,
 )
 
@@ -164,3 +165,21 @@ def test_performance_profile_by_hand():
     assert (low <= shares).all()
     assert (shares <= high).all()
     assert (low[0], high[0], low[3], high[3]) == (1.0, 1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ([10.0, 20.0, 30.0, 400.0], 1.0),
+        ([4.0, 3.0, 2.0, 1.0], -1.0),
+        # Ranks 1 0 3 2 about their mean: -.5 -1.5 1.5 .5 by -1.5 -.5 .5 1.5 is 3, of 5.
+        ([2.0, 1.0, 4.0, 3.0], 3 / 5),
+        # Ranks 0.5 0.5 2 3: -1 -1 .5 1.5 by -1.5 -.5 .5 1.5 is 4.5, of sqrt(4.5 * 5).
+        ([1.0, 1.0, 2.0, 3.0], 4.5 / (4.5 * 5) ** 0.5),
+    ],
+)
+def test_rank_correlation_by_hand(second, expected):
+    assert rank_correlation([1.0, 2.0, 3.0, 4.0], second) == pytest.approx(expected)
+    assert np.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
+    with pytest.raises(ValueError, match="two scores or more"):
+        rank_correlation([1.0, 2.0], [1.0])

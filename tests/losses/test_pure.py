@@ -16,6 +16,7 @@ from composerl.losses import (
     XQLLoss,
     arguments,
     cql_loss,
+    critic_loss,
     fqf_loss,
     gumbel_rescale_loss,
     iql_loss,
@@ -503,3 +504,12 @@ def test_several_dimensions_of_a_batch_are_one_long_batch():
         expected = function(**flat)
         for name, row in function(**shaped).items():
             assert_close(row.flatten(), expected[name])
+
+
+def test_each_critic_may_have_a_target_of_its_own():
+    """(1 - 2)² + (4 - 1)² = 10 and the larger of both; a target of another shape is refused."""
+    q, target = torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])
+    rows = critic_loss(q, target)
+    assert (rows["loss_qvalue"].item(), rows["td_error"].item()) == (10.0, 9.0)
+    with pytest.raises(ValueError, match=r"target must have shape \(2, 1\), got \(3, 1\)"):
+        critic_loss(q, torch.zeros(3, 1))

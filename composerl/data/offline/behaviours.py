@@ -1,13 +1,15 @@
 """Behaviours that fill a dataset: random, scripted by a controller, or between the two."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
-__all__ = ["BEHAVIOURS", "act", "cartpole", "controller_for", "noise", "pendulum", "random_share"]
+__all__ = ["BEHAVIOURS", "Noise", "act", "cartpole", "controller_for", "noise", "noise_of",
+           "pendulum", "random_share"]  # fmt: skip
 
 Controller = Callable[[np.ndarray], np.ndarray]
 """Maps (n, *obs) observations to n actions: (n, A) floats in the env's bounds, or (n,) ints."""
@@ -81,18 +83,33 @@ def random_share(behaviour: str, seed: int, episode: int) -> float:
     return LEVELS[order.permutation(len(LEVELS))[place]]
 
 
+class Noise(NamedTuple):
+    """How far actions are not those of a controller."""
+
+    share: float = 0.0
+    """Of actions that are random ones, uniformly."""
+    deviation: float = 0.0
+    """Of Gaussian noise on the others, in half ranges of the action; none on discrete ones."""
+
+
+def noise_of(behaviour: str, spaces: Spaces, seed: int, episode: int) -> Noise:
+    """The noise of a behaviour in an episode."""
+    share = random_share(behaviour, seed, episode)
+    if behaviour not in ("noisy", "mixed"):
+        return Noise(share)
+    return Noise(max(share, _SLIPS)) if spaces.discrete else Noise(share, _JITTER)
+
+
 def noise(
-    spaces: Spaces, share: float, jitter: bool, rng: np.random.Generator
+    spaces: Spaces, level: Noise, rng: np.random.Generator
 ) -> Iterator[tuple[bool, np.ndarray, np.ndarray]]:
     """The random part of an episode's actions, step by step, a function of its own generator only.
 
     Yields whether to act at random, the random action, and the noise on a deliberate one. They are
     drawn in blocks: three calls to numpy for each step would cost more than the step.
     """
-    if jitter and spaces.discrete:
-        share = max(share, _SLIPS)
     while True:
-        replace = rng.random(_BLOCK) < share
+        replace = rng.random(_BLOCK) < level.share
         if spaces.discrete:
             uniform = rng.integers(spaces.action_dim, size=_BLOCK)
             shift = np.zeros(_BLOCK, dtype=np.int64)
@@ -100,7 +117,7 @@ def noise(
             low, high = np.asarray(spaces.low), np.asarray(spaces.high)
             shape = (_BLOCK, len(low))
             uniform = low + (high - low) * rng.random(shape)
-            deviation = (_JITTER if jitter else 0.0) * 0.5 * (high - low)
+            deviation = level.deviation * 0.5 * (high - low)
             shift = deviation * rng.standard_normal(shape)
         yield from zip(replace, uniform, shift, strict=True)
 

@@ -13,7 +13,14 @@ import gymnasium as gym
 import numpy as np
 
 from composerl._files import cache_dir, replace_file
-from composerl.data.offline.behaviours import Controller, act, controller_for, noise, random_share
+from composerl.data.offline.behaviours import (
+    Controller,
+    Noise,
+    act,
+    controller_for,
+    noise,
+    noise_of,
+)
 from composerl.data.offline.checks import KEYS
 from composerl.data.offline.dataset import Dataset
 from composerl.data.offline.formats import read_npz
@@ -85,11 +92,9 @@ def generate(
 class _Episode:
     """One episode under way: its environment, its noise and the rows so far."""
 
-    def __init__(self, env: gym.Env, spaces: Spaces, behaviour: str, seed: int, index: int) -> None:
+    def __init__(self, env: gym.Env, spaces: Spaces, level: Noise, seed: int, index: int) -> None:
         sequence = np.random.SeedSequence(seed, spawn_key=(index,))
-        share = random_share(behaviour, seed, index)
-        rng = np.random.default_rng(sequence.spawn(1)[0])
-        self.noise = noise(spaces, share, behaviour in ("noisy", "mixed"), rng)
+        self.noise = noise(spaces, level, np.random.default_rng(sequence.spawn(1)[0]))
         self.ended = False
         self._env, self._spaces = env, spaces
         self.observation = np.array(env.reset(seed=int(sequence.generate_state(1)[0]))[0])
@@ -119,12 +124,14 @@ def play_episodes(
     source: str,
     *,
     behaviour: str | None = None,
+    level: Noise | None = None,
     size: int = sys.maxsize,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Whole episodes of a controller (None acts at random), but for the end of ``size`` steps.
 
-    They are seeded as those of :func:`generate`, and have the noise of a ``behaviour``, if any.
+    They are seeded as those of :func:`generate`, and have the noise of a ``behaviour``, if any, or
+    the same ``level`` of it in all episodes.
     """
     behaviour = behaviour or ("random" if controller is None else "scripted")
     finished: list[_Episode] = []
@@ -143,8 +150,8 @@ def play_episodes(
         while room > 0 and len(finished) < episodes:
             first = len(finished)
             played = [
-                _Episode(lane, spaces, behaviour, seed, first + k)
-                for k, lane in enumerate(envs[: episodes - first])
+                _Episode(lane, spaces, level or noise_of(behaviour, spaces, seed, k), seed, k)
+                for k, lane in enumerate(envs[: episodes - first], start=first)
             ]
             _play(played, controller, spaces, room)
             room -= sum(map(len, played))

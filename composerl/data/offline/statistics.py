@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from composerl.data.offline.dataset import Dataset
+from composerl.data.offline.quality import ActionBounds, at_bounds, cautions, returns_by_bin
 from composerl.data.returns import returns_to_go
 
 __all__ = ["monte_carlo_returns", "return_scale", "summarize"]
@@ -39,8 +40,12 @@ def return_scale(dataset: Dataset, size: float = 1000.0) -> float:
     return size / spread
 
 
-def summarize(dataset: Dataset) -> dict[str, Any]:
-    """Episodes, returns, lengths, ends, rewards and actions in numbers, all JSON."""
+def summarize(dataset: Dataset, action_bounds: ActionBounds | None = None) -> dict[str, Any]:
+    """Episodes, returns, lengths, ends, rewards and actions in numbers, all JSON.
+
+    ``action_bounds`` are those of continuous actions; without them the data's extremes stand for
+    them.
+    """
     returns, bounds = dataset.returns(), dataset.episodes()
     lengths = bounds[:, 1] - bounds[:, 0]
     summary: dict[str, Any] = {
@@ -60,6 +65,9 @@ def summarize(dataset: Dataset) -> dict[str, Any]:
         summary["action_shares"] = [round(float(c) / len(dataset), 4) for c in counts]
     else:
         summary["action"] = [_spread(column) for column in dataset.actions.T]
+        summary["rows_with_action_at_bound"] = at_bounds(dataset, action_bounds)
+    summary["episodes_by_return"] = returns_by_bin(dataset)
+    summary["warnings"] = cautions(dataset, action_bounds)
     return summary
 
 

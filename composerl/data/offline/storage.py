@@ -30,17 +30,23 @@ class DatasetStorage(PackedStorage):
     Keyword Args:
         mc_gamma: if given, rows have ``mc_return`` ``(1,)``: the return from there on, so
             discounted.
+        columns: further ones, an entry for each row; a checkpoint does not know of them.
         device: where the data live and the samples come from.
     """
 
     def __init__(
-        self, dataset: Dataset, *, mc_gamma: float | None = None, device: str | torch.device = "cpu"
+        self,
+        dataset: Dataset,
+        *,
+        mc_gamma: float | None = None,
+        columns: Mapping[Column, np.ndarray] | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         if not len(dataset):
             raise ValueError(f"{dataset.source} is empty, expected at least one row")
         super().__init__(len(dataset), device=device)
         self.fingerprint = dataset.fingerprint
-        columns: dict[Column, np.ndarray] = {
+        held: dict[Column, np.ndarray] = {
             ("observation",): dataset.observations,
             ("action",): dataset.actions,
             ("next", "observation"): dataset.next_observations,
@@ -50,9 +56,10 @@ class DatasetStorage(PackedStorage):
             ("next", "done"): (dataset.terminals | dataset.timeouts)[:, None],
         }
         if mc_gamma is not None:
-            columns["mc_return",] = monte_carlo_returns(dataset, mc_gamma)[:, None]
+            held["mc_return",] = monte_carlo_returns(dataset, mc_gamma)[:, None]
+        held |= columns or {}
         # Copies, as the dataset's arrays are not ours.
-        self._adopt(*pack({key: torch.tensor(x, device=device) for key, x in columns.items()}))
+        self._adopt(*pack({key: torch.tensor(x, device=device) for key, x in held.items()}))
         self._len = len(dataset)
 
     def set(self, cursor: Any, data: TensorDictBase, *, set_cursor: bool = True) -> None:

@@ -11,7 +11,7 @@ from composerl._files import replace_file, write_json
 from composerl.data.offline.checks import MINARI
 from composerl.data.offline.dataset import Dataset
 
-__all__ = ["write_dataset"]
+__all__ = ["check_target", "write_dataset"]
 
 _MINARI = "0.5.0"  # the version of Minari whose layout this is
 
@@ -22,19 +22,22 @@ def write_dataset(dataset: Dataset, path: str | Path) -> Path:
     A Minari dataset is a directory with ``data/main_data.hdf5`` and its metadata. Nothing that
     exists is overwritten, and a crash leaves nothing behind under the final name.
     """
+    path = check_target(path)
+    replace_file(path, partial(_WRITERS[path.suffix.lower()], dataset))
+    return path
+
+
+def check_target(path: str | Path) -> Path:
+    """The path, if a dataset may be written there: to be asked before it is made at length."""
     path = Path(path).expanduser()
     if path.exists():
         raise FileExistsError(f"{path} exists already: choose another name")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: there is no such directory")
-    writers: dict[str, Callable[[Dataset, Path], None]] = {
-        ".npz": _write_npz, ".hdf5": _write_hdf5, ".h5": _write_hdf5, "": _write_minari,
-    }  # fmt: skip
-    if path.suffix.lower() not in writers:
+    if path.suffix.lower() not in _WRITERS:
         raise ValueError(
             f"{path} has the ending {path.suffix!r}, expected .npz, .hdf5, .h5, or none for Minari"
         )
-    replace_file(path, partial(writers[path.suffix.lower()], dataset))
     return path
 
 
@@ -96,3 +99,8 @@ def _space(rows: np.ndarray) -> str:
     low, high = (0, 255) if rows.dtype == np.uint8 else (-np.inf, np.inf)
     bounds = {"low": np.full(shape, low).tolist(), "high": np.full(shape, high).tolist()}
     return json.dumps(space | bounds)
+
+
+_WRITERS: dict[str, Callable[[Dataset, Path], None]] = {
+    ".npz": _write_npz, ".hdf5": _write_hdf5, ".h5": _write_hdf5, "": _write_minari,
+}  # fmt: skip

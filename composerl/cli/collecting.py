@@ -1,0 +1,57 @@
+"""What ``composerl data collect`` does: play with a policy, or read what a run has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from composerl.bookkeeping.checkpoint import load_newest, load_tree
+from composerl.bookkeeping.console import say
+from composerl.data import Dataset, replay_dataset
+from composerl.data.offline.behaviours import Noise
+from composerl.data.offline.generation import play_episodes
+from composerl.policy import Policy
+
+__all__ = ["played", "replayed"]
+
+
+def played(
+    policy: Policy, source: str, episodes: int, noise: float, epsilon: float, seed: int
+) -> Dataset:
+    """Episodes of a policy in its environment."""
+    if episodes < 1:
+        raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"--epsilon is a share, from 0 to 1, got {epsilon}")
+    if not 0 <= noise < float("inf"):
+        raise ValueError(f"--noise is a deviation of at least 0, got {noise}")
+    if noise and policy.spaces.discrete:
+        raise ValueError("--noise is for continuous actions: use --epsilon for discrete ones")
+    if policy.recurrent:
+        raise ValueError(f"{source} has a policy with memory, which cannot be collected from yet")
+    if policy.env is None:
+        raise ValueError(f"{source} does not know its environment: give it by --env module:Id")
+    return play_episodes(
+        policy.env,
+        policy.predict,
+        episodes,
+        seed,
+        source,
+        level=Noise(epsilon, noise),
+        env_kwargs=policy.env_kwargs,
+    )
+
+
+def replayed(run: Path) -> Dataset:
+    """The replay buffer in a checkpoint file, or in the newest of a run directory."""
+    state = load_newest(run) if run.is_dir() else load_tree(run, "checkpoint")
+    if state is None:
+        raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")
+    config = state["config"]
+    if config.get("clip_rewards"):
+        say(f"{run}: the run clipped its rewards, so that the dataset has clipped ones too")
+    scaling = {key: config.get(key, default) for key, default in SCALING.items()}
+    return replay_dataset(state["tracked"], str(run), **scaling)
+
+
+#: What offline recipes do to the rewards of their online steps, by the names of their flags.
+SCALING = {"reward_scale": 1.0, "reward_shift": 0.0}

@@ -1,0 +1,187 @@
+"""``composerl evaluate``: what policies reach, by episodes, or by a dataset alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+from composerl.analysis.runs import find_runs
+from composerl.cli.loading import (
+    Env,
+    Recipe,
+    Which,
+    check_run,
+    interval,
+    load_policy,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from composerl.policy import Policy
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    runs: Positional[tuple[Path, ...]],
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    which: Which = "final",
+    env: Env = None,
+    recipe: Recipe = None,
+    video: Path | None = None,
+    json: bool = False,
+    dataset: str | None = None,
+    steps: int = 5000,
+    batch_size: int = 256,
+    lr: float = 1e-3,
+    hidden: tuple[int, ...] = (128, 128),
+    gamma: float = 0.99,
+    tau: float = 0.1,
+    critics: int = 2,
+) -> None:
+    """Play seeded episodes with policies and show what they reach; of several, rank them.
+
+    With --dataset nothing is played and no environment is needed: by fitted Q evaluation a value
+    is learned for each policy, on the dataset, and that of its episodes' first states is shown. It
+    is made for ranking: the discounted return of episodes without a time limit, and a guess where
+    a policy does what the data do not show.
+
+    Args:
+        runs: Run directories, policy or checkpoint files in them, or directories with runs in them.
+        episodes: How many episodes to play.
+        seed: Of the episodes, or of the learned values: the same seed, the same numbers.
+        which: The final policy, or the best evaluated one.
+        video: Also write the first episode as an animated GIF.
+        json: Print JSON instead of a table; a list if there are several.
+        dataset: Evaluate by this dataset instead: a file, or a behaviour to generate.
+        steps: With --dataset: updates of the value.
+        batch_size: With --dataset: transitions in each.
+        lr: With --dataset: learning rate, which falls to 0.
+        hidden: With --dataset: widths of the hidden layers.
+        gamma: With --dataset: discount.
+        tau: With --dataset: share of a critic that enters its target at each update.
+        critics: With --dataset: how many are learned; how far they are apart is shown.
+    """
+    places = _places(runs)
+    if video is not None and (len(places) > 1 or dataset is not None):
+        raise ValueError("--video shows an episode of one policy that is played")
+    policies = ((path, load_policy(path, which, env, recipe)) for path in places)
+    if dataset is None:
+        _by_episodes(policies, episodes, seed, video, json)
+        return
+    settings = {"steps": steps, "batch_size": batch_size, "lr": lr, "hidden": hidden,
+                "gamma": gamma, "tau": tau, "critics": critics, "seed": seed}  # fmt: skip
+    _by_dataset(policies, dataset, settings, json)
+
+
+def _places(paths: tuple[Path, ...]) -> list[Path]:
+    """The runs and files; of a directory with runs in it, all of them."""
+    if not paths:
+        raise ValueError("give one run directory or more")
+    found: list[Path] = []
+    for path in paths:
+        inside = path.is_dir() and not (path / "config.yaml").is_file()
+        if inside and any(path.glob("*/**/config.yaml")):
+            found += [run.directory for run in find_runs([path])]
+        else:
+            check_run(path)
+            found.append(path)
+    return found
+
+
+def _by_episodes(
+    policies: Iterator[tuple[Path, Policy]],
+    episodes: int,
+    seed: int,
+    video: Path | None,
+    json: bool,
+) -> None:
+    from composerl.bookkeeping.console import print_table
+    from composerl.bookkeeping.images import film_episode
+
+    told: list[dict[str, Any]] = []
+    for run, policy in policies:
+        if video is not None:  # first: what cannot be drawn is told before all is played
+            film_episode(policy, video, seed)
+        told.append(_played(run, policy, episodes, seed))
+    told.sort(key=lambda one: -one["mean"])
+    if json:
+        print_json(told if len(told) > 1 else told[0])
+        return
+    what = f"{told[0]['env']}, {episodes} episodes, seed {seed}"
+    if len(told) == 1:
+        _show_one(told[0], what)
+    else:
+        rows = [
+            (one["run"], f"{one['mean']:.2f}", interval(one["mean_interval"]), f"{one['iqm']:.2f}")
+            for one in told
+        ]
+        print_table(what, ("policy", "mean", "95 % interval", "interquartile mean"), rows)
+    if video is not None:
+        print(f"video: {video}")
+
+
+def _played(run: Path, policy: Policy, episodes: int, seed: int) -> dict[str, Any]:
+    import numpy as np
+
+    from composerl.analysis.stats import bootstrap_interval, iqm
+
+    result = policy.evaluate(episodes, seed)
+    return {
+        "run": str(run),
+        "env": policy.env,
+        "episodes": episodes,
+        "seed": seed,
+        "mean": result.mean,
+        "std": result.std,
+        "iqm": float(iqm(result.returns)),
+        "mean_interval": [float(end) for end in bootstrap_interval(result.returns, np.mean)],
+        "iqm_interval": [float(end) for end in bootstrap_interval(result.returns, iqm)],
+        "returns": list(result.returns),
+        "lengths": list(result.lengths),
+    }
+
+
+def _show_one(told: dict[str, Any], what: str) -> None:
+    from composerl.bookkeeping.console import print_table
+
+    returns, lengths = told["returns"], told["lengths"]
+    rows = [
+        ("mean", f"{told['mean']:.2f}", interval(told["mean_interval"])),
+        ("interquartile mean", f"{told['iqm']:.2f}", interval(told["iqm_interval"])),
+        ("standard deviation", f"{told['std']:.2f}", ""),
+        ("worst, best", f"{min(returns):.2f}, {max(returns):.2f}", ""),
+        ("mean length", f"{sum(lengths) / len(lengths):.1f}", ""),
+    ]
+    print_table(f"{told['run']}: {what}", ("return", "", "95 % interval"), rows)
+
+
+def _by_dataset(
+    policies: Iterator[tuple[Path, Policy]], dataset: str, settings: dict[str, Any], json: bool
+) -> None:
+    from composerl.analysis.fqe import fitted_q
+    from composerl.bookkeeping.console import print_table, progress_bar
+    from composerl.data import load_dataset
+
+    told: list[dict[str, Any]] = []
+    for run, policy in policies:
+        env, kwargs = policy.env, policy.env_kwargs
+        data = load_dataset(dataset, env, spaces=policy.spaces, env_kwargs=kwargs)
+        with progress_bar(str(run), settings["steps"], 0) as show:
+            estimate = fitted_q(policy, data, show=show, **settings)
+        told.append({"run": str(run), "dataset": dataset, **vars(estimate), **settings})
+    told.sort(key=lambda one: -one["value"])
+    if json:
+        print_json(told if len(told) > 1 else told[0])
+        return
+    rows = [
+        (one["run"], f"{one['value']:.2f}", f"{one['error']:.2f}", f"{one['apart']:.2f}")
+        for one in told
+    ]
+    title = f"estimated return by {dataset}, discounted by {settings['gamma']:g}"
+    print_table(title, ("policy", "return", "standard error", "critics apart"), rows)
