@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from composerl.bookkeeping.checkpoint import load_newest, load_tree
 from composerl.bookkeeping.console import say
-from composerl.data import Dataset, replay_dataset
+from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
 from composerl.data.offline.generation import play_episodes
-from composerl.policy import Policy
+from composerl.policy import Policy, imported
 
 __all__ = ["played", "replayed"]
 
@@ -49,9 +50,24 @@ def replayed(run: Path) -> Dataset:
     config = state["config"]
     if config.get("clip_rewards"):
         say(f"{run}: the run clipped its rewards, so that the dataset has clipped ones too")
-    scaling = {key: config.get(key, default) for key, default in SCALING.items()}
-    return replay_dataset(state["tracked"], str(run), **scaling)
+    return replay_dataset(
+        state["tracked"],
+        str(run),
+        reward_scale=_reward_scale(config, run),
+        reward_shift=config.get("reward_shift", 0.0),
+    )
 
 
-#: What offline recipes do to the rewards of their online steps, by the names of their flags.
-SCALING = {"reward_scale": 1.0, "reward_shift": 0.0}
+def _reward_scale(config: dict[str, Any], run: Path) -> float:
+    """What an offline recipe multiplies the rewards of its online steps by; others do not."""
+    given = config.get("reward_scale", 1.0)
+    if given != "returns":
+        return given
+    env, kwargs = config["env"], config["env_kwargs"]
+    if not imported(env, *kwargs.values()):
+        raise ValueError(f"{run}: {env} is not imported, and rewards are scaled by its dataset")
+    size, seed = config["dataset_size"], config["dataset_seed"]
+    dataset = load_dataset(
+        config["dataset"], env, size=size, seed=seed, reward_scale=given, env_kwargs=kwargs
+    )
+    return dataset.reward_scale

@@ -47,6 +47,7 @@ def test_online_run_to_dataset_to_offline_run_and_online_again(cli, sac, tmp_pat
     assert "700 transitions, 4 episodes" in both.out
     again = composerl.train(
         "iql_pendulum", out=tmp_path / "iql", dataset="both.npz", online_steps=220,
+        reward_scale="returns",
         **TINY | {"steps": 20, "save_every": 240, "log_every": 240},
     )  # fmt: skip
     assert np.isfinite(again.evaluate(1).mean)
