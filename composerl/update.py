@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
+from composerl._private import unchecked_tensordict
 from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.by_name import (
     check_ownership,
@@ -138,12 +139,13 @@ class Update:
         for group in self._groups():
             name = group.get("name", "default")
             key = "lr" if name == "default" else f"lr_{name}"
-            metrics.setdefault(key, torch.tensor(float(group["lr"])))
+            if key not in metrics:
+                metrics[key] = torch.tensor(float(group["lr"]))
         self.updates += 1
         self._set_rates()
         for scheduler in self._schedulers:
             scheduler.step()
-        return TensorDict(metrics)
+        return unchecked_tensordict(metrics, torch.Size([]))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly: loss and targets, optimizers, schedulers, count."""
@@ -213,11 +215,16 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
 
     Small tensors are joined, as a call for each would cost more than the copy; large ones are not.
     """
-    flat = [tensor.reshape(-1) for tensor in tensors]
-    large = [torch.dot(x, x) for x in flat if x.numel() > 4096]
-    small = [x for x in flat if x.numel() <= 4096]
-    joined = [torch.cat(small).square().sum()] if small else []
-    return torch.stack([*large, *joined]).sum().sqrt()
+    squares, small = [], []
+    for tensor in tensors:
+        flat = tensor.reshape(-1)
+        if flat.numel() > 4096:
+            squares.append(torch.dot(flat, flat))
+        else:
+            small.append(flat)
+    if small:
+        squares.append(torch.cat(small).square().sum())
+    return torch.stack(squares).sum().sqrt()
 
 
 def _targets(loss: LossModule) -> dict[str, list[tuple[Tensor, Tensor]]]:

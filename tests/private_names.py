@@ -48,13 +48,20 @@ PRIVATE = (
     Private(
         "torch",
         ("_dynamo",),
-        ("optim.adam",),
+        ("optim.inductor",),
         "its trace_autograd_ops lets backward() be part of the compiled graph",
         "if it is on by default now, drop the line; else compile the loss alone in GraphStep",
     ),
     Private(
+        "torch",
+        ("_inductor",),
+        ("optim.inductor",),
+        "its vec_isa_ok spares the trials of the CPU's instructions before the first kernel",
+        "drop the line; compiling takes 8 s longer then where the cache is empty",
+    ),
+    Private(
         "torch.nn.Module",
-        ("_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules"),
+        ("_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules", "_parameters"),
         ("losses",),
         "submodules and buffers found fast; a network with hooks is not called around them",
         "named_children() and named_buffers(); call networks with a TensorDict always (is_plain)",

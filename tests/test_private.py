@@ -70,9 +70,18 @@ def dynamo():
     assert isinstance(torch._dynamo.config.trace_autograd_ops, bool)
 
 
+def inductor():
+    from torch._inductor import config, cpu_vec_isa
+
+    assert config.cpp.vec_isa_ok in (None, True)
+    with config.patch({"cpp.vec_isa_ok": True}):
+        assert all(cpu_vec_isa.valid_vec_isa_list())  # compiles nothing
+
+
 def module():
     net = nn.Sequential(nn.Linear(2, 2))
     assert list(net._modules) == ["0"]
+    assert list(net[0]._parameters) == ["weight", "bias"]
     net.register_buffer("limit", torch.ones(()))
     assert "limit" in net._buffers
     assert not net._forward_hooks
@@ -244,7 +253,7 @@ def wandb_run():
 
 
 CANARIES = [
-    foreach, fused_adam, views_know_their_base, dynamo, module, new_unsafe, metadata,
+    foreach, fused_adam, views_know_their_base, dynamo, inductor, module, new_unsafe, metadata,
     tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,
     wandb_run,

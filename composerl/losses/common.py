@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModule, dispatch
 from torch import Tensor, nn
 from torchrl.objectives import ValueEstimators
 from torchrl.objectives.utils import dispatch_value_estimator
-from torchrl.objectives.value import GAE, ValueEstimatorBase, VTrace
+from torchrl.objectives.value import GAE, TD0Estimator, ValueEstimatorBase, VTrace
 
 from composerl.losses.arguments import check_number, further_options
 from composerl.losses.functional import DISTANCES
 from composerl.losses.pure import critic_loss
-from composerl.losses.reading import blank, call_network, frozen, inputs_of, read, step_key
+from composerl.losses.reading import (
+    blank,
+    call_network,
+    call_networks,
+    frozen,
+    inputs_of,
+    read,
+    step_key,
+)
 from composerl.losses.reduction import Reducing
 
 __all__ = ["DiscreteKeys", "RowKeys", "RowLoss", "TransitionKeys"]
@@ -253,21 +262,36 @@ class RowLoss(Reducing):
 
         The options are those of :func:`~composerl.losses.call_network`.
         """
-        out, shape = call_network(network, batch, key, **options), (*batch.batch_size, 1)
-        if out.shape != shape:
-            raise ValueError(
-                f"network output {key!r} must have shape {shape}, got {tuple(out.shape)}"
-            )
-        return out.squeeze(-1)
+        return _column(call_network(network, batch, key, **options), batch, key)
+
+    @staticmethod
+    def values_of(
+        networks: Iterable[TensorDictModule], batch: TensorDictBase, key: NestedKey, **options: Any
+    ) -> Tensor:
+        """The same of several networks, ``(networks, batch)``."""
+        values = call_networks(networks, batch, key, **options)
+        return torch.stack([_column(value, batch, key) for value in values])
 
     def td_target(self, batch: TensorDictBase, next_value: Tensor) -> Tensor:
         """What Q(s, a) is drawn to, ``(batch,)``: n-step and lambda by the value estimator."""
-        keys = self.tensor_keys
-        for key in (keys.reward, keys.done, keys.terminated):
-            # The estimator would take a missing terminated for done, and stop at time limits.
-            read(batch, ("next", key), (1,))
-        target = self.value_estimator.value_estimate(batch, next_value=next_value.unsqueeze(-1))
-        return target.squeeze(-1)
+        keys, estimator = self.tensor_keys, self.value_estimator
+        # The estimator would take a missing terminated for done, and stop at time limits.
+        reward, _, terminated = (
+            read(batch, ("next", key), (1,)) for key in (keys.reward, keys.done, keys.terminated)
+        )
+        next_value = next_value.unsqueeze(-1)
+        if type(estimator) is TD0Estimator and not estimator.average_rewards:
+            # Its own equation, without the ways to its other cases, which take as long again.
+            discount = self.discount(batch, reward) * terminated.logical_not()
+            return (reward + discount * next_value).squeeze(-1)
+        return estimator.value_estimate(batch, next_value=next_value).squeeze(-1)
+
+    def discount(self, batch: TensorDictBase, reward: Tensor) -> Tensor:
+        """What the value estimator multiplies the value of s' by, gamma to the n."""
+        estimator = self.value_estimator
+        gamma = estimator.gamma
+        steps = batch.get(estimator.tensor_keys.steps_to_next_obs, None)
+        return gamma if steps is None else gamma ** steps.reshape(reward.shape)
 
     def critic_rows(self, q: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Distance of the critics ``(critics, batch)`` to their target, and the priority."""
@@ -301,3 +325,11 @@ class RowLoss(Reducing):
         that ``mask`` leaves out are zero in the batch, and do not count.
         """
         raise NotImplementedError
+
+
+def _column(out: Tensor, batch: TensorDictBase, key: NestedKey) -> Tensor:
+    """What a value-like network gave, its trailing singleton removed."""
+    shape = (*batch.batch_size, 1)
+    if out.shape != shape:
+        raise ValueError(f"network output {key!r} must have shape {shape}, got {tuple(out.shape)}")
+    return out.squeeze(-1)

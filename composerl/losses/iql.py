@@ -148,4 +148,4 @@ class IQLLoss(RowLoss):
     def _all_q(self, networks: nn.ModuleList, batch: TensorDictBase) -> Tensor:
         """Q(s, a) of every critic, ``(critics, batch)``."""
         key = self.tensor_keys.state_action_value
-        return torch.stack([self.value_of(network, batch, key) for network in networks])
+        return self.values_of(networks, batch, key)

@@ -78,15 +78,11 @@ class QuantileLoss(RowLoss):
 
     def _bootstrap(self, batch: TensorDictBase, next_quantiles: Tensor) -> Tensor:
         """Samples of the target, r + gamma^n (1 - terminated) Z(s'), ``(batch, n)``."""
-        keys, estimator = self.tensor_keys, self.value_estimator
+        keys = self.tensor_keys
         reward, terminated = (
             read(batch, ("next", key), (1,)).squeeze(-1) for key in (keys.reward, keys.terminated)
         )
-        gamma = estimator.gamma
-        steps = batch.get(estimator.tensor_keys.steps_to_next_obs, None)
-        if steps is not None:
-            gamma = gamma ** steps.reshape(reward.shape)
-        return td_target(reward, terminated, next_quantiles, gamma)
+        return td_target(reward, terminated, next_quantiles, self.discount(batch, reward))
 
     def _best(self, values: Tensor, batch: TensorDictBase) -> Tensor:
         """The greedy next action of values ``(batch, actions)``, among those allowed at s'."""

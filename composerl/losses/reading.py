@@ -20,6 +20,7 @@ __all__ = [
     "as_pair",
     "blank",
     "call_network",
+    "call_networks",
     "distribution",
     "evaluate",
     "frozen",
@@ -101,18 +102,51 @@ def call_network(
             others are repeated along them (as views).
         frozen: no gradient reaches the network's parameters, but those of the inputs flow.
     """
-    inputs = network_inputs(network, batch, given=given, lead=lead, next_step=next_step)
-    plain = _is_plain(network)
-    module = network.module if plain else network
-    call = _without_parameters(module) if frozen else module
-    if plain:
-        out = evaluate(call, network.in_keys, inputs)
-        return out[network.out_keys.index(key)] if isinstance(out, tuple) else out
-    named = TensorDict(dict(zip(network.in_keys, inputs, strict=True)), (*lead, *batch.batch_size))
-    value = evaluate(lambda *_: call(named), network.in_keys, inputs).get(key, None)
-    if value is None:
-        raise ValueError(f"a network must write {key!r}, it writes {list(network.out_keys)}")
-    return value
+    (out,) = call_networks(
+        [network], batch, key, given=given, lead=lead, next_step=next_step, frozen=frozen
+    )
+    return out
+
+
+def call_networks(
+    networks: Iterable[TensorDictModule],
+    batch: TensorDictBase,
+    key: NestedKey,
+    *,
+    given: Mapping[NestedKey, Tensor] | None = None,
+    lead: tuple[int, ...] = (),
+    next_step: bool = False,
+    frozen: bool = False,
+) -> list[Tensor]:
+    """The same of several networks; the batch is read once for those with the same ``in_keys``."""
+    names: list[NestedKey] | None = None
+    inputs: list[Tensor] = []
+    values = []
+    for network in networks:
+        if (own := network.in_keys) != names:
+            names = own
+            inputs = network_inputs(network, batch, given=given, lead=lead, next_step=next_step)
+        plain = _is_plain(network)
+        module = network.module if plain else network
+        call = _without_parameters(module) if frozen else module
+        if plain:
+            out = evaluate(call, names, inputs)
+            value = out[network.out_keys.index(key)] if isinstance(out, tuple) else out
+        else:
+            value = evaluate(_by_name(call, names, (*lead, *batch.batch_size)), names, inputs).get(
+                key, None
+            )
+        if value is None:
+            raise ValueError(f"a network must write {key!r}, it writes {list(network.out_keys)}")
+        values.append(value)
+    return values
+
+
+def _by_name(
+    call: Callable[..., Any], names: Sequence[NestedKey], shape: Sequence[int]
+) -> Callable[..., Any]:
+    """The call, of a TensorDict, as a function of its entries."""
+    return lambda *inputs: call(TensorDict(dict(zip(names, inputs, strict=True)), shape))
 
 
 def evaluate(
@@ -134,10 +168,18 @@ def _without_parameters(module: nn.Module) -> Callable[..., Any]:
         return lambda *arguments: torch.func.functional_call(module, tensors, arguments)
 
     def call(*arguments: Any) -> Any:
-        with frozen(module.parameters()):
+        with frozen(_parameters_of(module)):
             return module(*arguments)
 
     return call
+
+
+def _parameters_of(module: nn.Module) -> Iterator[nn.Parameter]:
+    """``module.parameters()``, some perhaps twice, at a fifth of its time."""
+    modules = [module]
+    for one in modules:
+        yield from (p for p in one._parameters.values() if p is not None)
+        modules.extend(part for part in one._modules.values() if part is not None)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from composerl._private import unchecked_tensordict
 from composerl.losses.networks import PlainNetworks
 
 __all__ = ["Reducing"]
@@ -49,7 +50,7 @@ class Reducing(PlainNetworks):
                 out[key] = self._reduce_loss(value, masked, weights=weights)
             else:
                 out[key] = self._reduce_loss(value, masked, reduction="none" if each else "mean")
-        result = TensorDict(out, shape)
+        result = TensorDict(out, shape) if each else unchecked_tensordict(out, shape)
         if self.scalar_output_mode == "non_tensor":
             for key, value in scalars.items():
                 mean = self._reduce_loss(value, masked, reduction="mean") if value.ndim else value

@@ -25,7 +25,13 @@ from composerl.losses.common import RowLoss, TransitionKeys
 from composerl.losses.distributions import is_squashed, squashed_sample
 from composerl.losses.functional import distance
 from composerl.losses.pure_sac import sac_loss
-from composerl.losses.reading import call_network, distribution, network_inputs, read
+from composerl.losses.reading import (
+    call_network,
+    call_networks,
+    distribution,
+    network_inputs,
+    read,
+)
 
 __all__ = ["SACLoss"]
 
@@ -242,10 +248,13 @@ class SACLoss(RowLoss):
         """
         action, out = self.tensor_keys.action, self.tensor_keys.state_action_value
         several = actions.ndim > batch.ndim + 1
-        parts = actions.split(max(1, CHUNK // max(1, batch.numel()))) if several else [actions]
+        if not several:
+            every = call_networks(networks, batch, out, given={action: actions}, **options)
+            return torch.stack(every).squeeze(-1)
+        parts = actions.split(max(1, CHUNK // max(1, batch.numel())))
 
         def value(network: TensorDictModule, part: Tensor) -> Tensor:
-            given, lead = {action: part}, part.shape[:1] if several else ()
+            given, lead = {action: part}, part.shape[:1]
             return call_network(network, batch, out, given=given, lead=lead, **options)
 
         values = [[value(network, part) for part in parts] for network in networks]

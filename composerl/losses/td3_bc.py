@@ -183,4 +183,4 @@ class TD3BCLoss(RowLoss):
     ) -> Tensor:
         """Q(s, a) of the critics, ``(critics, batch)``."""
         key, given = self.tensor_keys.state_action_value, {self.tensor_keys.action: action}
-        return torch.stack([self.value_of(n, batch, key, given=given, **options) for n in networks])
+        return self.values_of(networks, batch, key, given=given, **options)

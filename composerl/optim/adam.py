@@ -1,7 +1,6 @@
 """Adam as torch.optim has it: its fused kernel alone, or in a compiled graph of the update."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torchrl.objectives import LossModule
 
-from composerl._files import cache_dir
+from composerl.optim import inductor
 
 __all__ = ["FusedAdam", "GraphStep", "adam_state", "clip_factor", "total"]
 
@@ -44,7 +43,7 @@ class FusedAdam(Adam):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            states = [adam_state(self, p) for p in params]
+            states = [self.state[p] or adam_state(self, p) for p in params]
             steps = [state["step"] for state in states]
             if len(params) == len(group["params"]):
                 steps = _count(states, steps)
@@ -62,7 +61,7 @@ class FusedAdam(Adam):
 def _count(states: list[dict[str, Tensor]], steps: list[Tensor]) -> list[Tensor]:
     """Add 1 to all steps at once, of which views of one tensor are made if they are not yet."""
     whole = steps[0]._base
-    if whole is None or len(whole) != len(steps) or any(s._base is not whole for s in steps):
+    if whole is None or len(whole) != len(steps) or [s for s in steps if s._base is not whole]:
         whole = torch.stack(steps)
         steps = list(whole.unbind())
         for state, step in zip(states, steps, strict=True):
@@ -146,11 +145,7 @@ class GraphStep:
     move_targets: Callable[[Sequence[bool]], None]
 
     def __post_init__(self) -> None:
-        # The cache must outlive the process: compiling takes half a minute, loading seconds.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
-        import torch._dynamo
-
-        torch._dynamo.config.trace_autograd_ops = True
+        inductor.prepare()
         self._inside = [opt for opt in self.optimizers if _is_simple_adam(opt)]
         self._after = [opt for opt in self.optimizers if opt not in self._inside]
         self.rebind()
