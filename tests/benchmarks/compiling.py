@@ -27,9 +27,10 @@ from composerl.catalog import load_recipe
 
 #: Turns of the loop beyond the first in which it updates.
 TURNS = {"gail_cartpole": 8, "mbpo_pendulum": 60, "iqn_cartpole": 80, "fqf_cartpole": 80}
-RECIPES = ("iql_pendulum", "xql_pendulum", "cql_pendulum", "iqn_cartpole", "fqf_cartpole",
-           "mbpo_pendulum", "gail_cartpole")  # fmt: skip
-KINDS = {"ClipPPOLoss": "ppo"}
+RECIPES = ("iql_pendulum", "xql_pendulum", "cql_pendulum", "td3bc_pendulum", "bc_pendulum",
+           "cql_cartpole", "iqn_cartpole", "fqf_cartpole", "mbpo_pendulum",
+           "gail_cartpole")  # fmt: skip
+KINDS = {"ClipPPOLoss": "ppo", "DiscreteCQLLoss": "discrete_cql"}
 
 
 def cpu() -> float:
@@ -59,7 +60,7 @@ def side(name: str, compiled: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         changes = shortest(config, Path(place, "run")) | {"compile": compiled}
         by = getattr(config, "rollout", getattr(config, "num_envs", 1))
-        changes["steps"] += by * TURNS.get(name, 300)
+        changes["steps"] += by * TURNS.get(name, 100)
         recipe.main(replace(config, **changes))
     print(json.dumps(seconds))
 
