@@ -313,10 +313,8 @@ def test_calibrated_reads_the_returns():
 @pytest.mark.parametrize(
     "options",
     [
-        {"with_lagrange": True},
-        {"max_q_backup": True},
-        {"fixed_alpha": True},
-        {"deterministic_backup": False},
+        {"with_lagrange": True, "max_q_backup": True},
+        {"fixed_alpha": True, "deterministic_backup": False},
     ],
     ids=str,
 )

@@ -141,8 +141,8 @@ def test_a_network_finds_the_log_ratio_too():
     torch.manual_seed(0)
     spaces = Spaces(obs_shape=(1,), low=(-1.0,), high=(1.0,))
     network = discriminator(spaces, (32, 32), activation="tanh")
-    update = Update(GAILLoss(network), lr=3e-3)
-    for _ in range(800):
+    update = Update(GAILLoss(network), lr=6e-3)
+    for _ in range(400):
         policy = rows(2 * torch.randn(1000, 1), torch.zeros(1000, 1))
         expert = rows(torch.randn(1000, 1), torch.zeros(1000, 1))
         network.observe(policy["observation"], expert["observation"])

@@ -58,7 +58,7 @@ class TableQ(nn.Module):
         return self.q[row, column].unsqueeze(-1)
 
 
-def train(loss, steps=3000, lr=0.02, batch=None):
+def train(loss, steps=700, lr=0.05, batch=None):
     update = Update(loss, lr=lr, tau=0.1, schedule=linear(steps, final=0.01))
     for _ in range(steps):
         update((data() if batch is None else batch).clone())
@@ -137,7 +137,7 @@ def test_continuous_cql_is_pessimistic_outside_the_data_and_right_about_the_best
     for alpha in (1.0, 0.0):
         torch.manual_seed(0)
         actor, critics = tanh_gaussian_actor(SPACES, (32,)), twin_q(SPACES, (64, 64))
-        loss = train(CQLLoss(actor, critics, min_q_weight=alpha, gamma=0.5), steps=1200, lr=3e-3)
+        loss = train(CQLLoss(actor, critics, min_q_weight=alpha, gamma=0.5), steps=500, lr=6e-3)
         with torch.no_grad():
             state = torch.ones(5, 1)
             action = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0]).unsqueeze(-1)

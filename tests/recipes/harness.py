@@ -6,6 +6,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import pkgutil
 import signal
 import sys
 from dataclasses import fields
@@ -15,6 +16,8 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+import composerl
+
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
 
 #: Small values for whichever of these flags a recipe has: seconds instead of minutes.
@@ -23,8 +26,9 @@ SMALL: dict[str, Any] = {
     "hidden": (16, 16), "batch_size": 32, "dataset_size": 1000, "wandb": "disabled",
     "num_envs": 2, "warmup": 4, "buffer_size": 500, "updates": 2,
     "rollout": 10, "demonstrations": 2, "ppo_epochs": 4,
-    "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8),
-    "size": "debug", "length": 2, "train_ratio": 64.0, "horizon": 2,
+    "fit_every": 20, "rollouts": 50, "model_hidden": (8, 8), "model_patience": 1,
+    "members": 3, "elites": 2,
+    "size": "debug", "length": 2, "train_ratio": 16.0, "horizon": 2,
 }  # fmt: skip
 
 #: Environments that are small too: an untrained policy plays Breakout until it is cut.
@@ -32,8 +36,20 @@ GAMES = {
     "dreamer_breakout": {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 30}
 }
 
+#: What recipes import, and what TorchRL and gymnasium import when first used: once, in the server
+#: that their processes are forked from. What is not installed is left out there.
+PRELOADED = [
+    *(
+        module.name
+        for module in pkgutil.walk_packages(composerl.__path__, "composerl.")
+        if module.name.split(".")[1] not in ("analysis", "cli", "fleet", "testing")
+    ),
+    "ale_py", "cv2", "gymnasium.envs.classic_control", "h5py", "pandas", "rich._emoji_codes",
+    "torchrl.objectives.value",
+]  # fmt: skip
+
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["composerl.run", "composerl.update", "composerl.losses"])
+_context.set_forkserver_preload(PRELOADED)
 
 
 def load_recipe(path: Path) -> ModuleType:
@@ -49,6 +65,8 @@ def small_config(recipe: ModuleType, out: Path, **changes: Any) -> Any:
     """The recipe's configuration, made small."""
     known = {field.name for field in fields(recipe.Config)}
     values = {name: value for name, value in SMALL.items() if name in known}
+    if "length" in known:
+        values["batch_size"] = 8  # sequences
     if recipe.__name__ in GAMES:
         values["env_kwargs"] = GAMES[recipe.__name__]
     return recipe.Config(out=out, **(values | changes))
