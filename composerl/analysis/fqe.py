@@ -73,6 +73,8 @@ def fitted_q(
     """
     if policy.recurrent:
         raise ValueError("a policy with memory cannot be evaluated on single transitions")
+    if len(policy.spaces.obs_shape) != 1:
+        raise ValueError(f"observations must be vectors, got shape {policy.spaces.obs_shape}")
     for name, value in {"steps": steps, "batch_size": batch_size, "critics": critics}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

@@ -188,9 +188,14 @@ def _write(dataset: Dataset, out: Path) -> None:
 
 def _told(key: str, value: Any) -> Any:
     if isinstance(value, dict):
-        spread = f"{value['min']:.4g} to {value['max']:.4g}, median {value['median']:.4g}"
-        return f"{value['mean']:.4g} ± {value['std']:.4g} ({spread})"
+        told = {name: _number(number) for name, number in value.items()}
+        spread = f"{told['min']} to {told['max']}, median {told['median']}"
+        return f"{told['mean']} ± {told['std']} ({spread})"
     return f"{value:.1%}" if key == "rows_with_action_at_bound" else value
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _plot(bins: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
@@ -198,7 +203,7 @@ def _plot(bins: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     most, rows = max(part["episodes"] for part in bins), sum(part["rows"] for part in bins)
     return [
         (
-            f"{part['from']:.4g} to {part['to']:.4g}",
+            f"{_number(part['from'])} to {_number(part['to'])}",
             str(part["episodes"]),
             f"{part['rows'] / rows:.1%}",
             "█" * -(-_BAR * part["episodes"] // most),

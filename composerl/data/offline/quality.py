@@ -113,8 +113,8 @@ def _held_by_few(dataset: Dataset) -> str | None:
     if share[worst] - number[worst] / len(order) < _EXCESS:
         return None
     return (
-        f"the {number[worst]} worst of {len(order)} episodes (returns {returns[order[0]]:.4g} to "
-        f"{returns[order[worst]]:.4g}) hold {share[worst]:.0%} of the rows near where episodes "
+        f"the {number[worst]} worst of {len(order)} episodes (returns {returns[order[0]]:,.0f} to "
+        f"{returns[order[worst]]:,.0f}) hold {share[worst]:.0%} of the rows near where episodes "
         "start: who imitates all rows does there what they do; leave them out "
         "(composerl data filter --min-return) or weigh by advantage"
     )
