@@ -99,6 +99,8 @@ def fitted_q(
                 show(step, f"Q {out['pred_value'].item() / scale:.4g}")
         starts = dataset.observations[dataset.episodes()[:, 0]]
         values = _values(loss, starts, _actions(policy, starts)) / scale
+    if not np.isfinite(values).all():
+        raise RuntimeError("Q diverged: the policy leaves the data far behind, or lr is too large")
     each = values.mean(0)
     error = each.std() / len(each) ** 0.5
     return Estimate(float(each.mean()), float(error), float(values.mean(1).std()))

@@ -12,4 +12,4 @@ def test_policies_are_ranked_without_an_environment(tmp_path):
     """27 policies of Pendulum, by seeds of Q that nothing was chosen by."""
     found = rank(make_policies(tmp_path), "mixed", steps=2000, critics=1, seed=3)
     assert len(found["policies"]) == 27
-    assert found["spearman"] > 0.8
+    assert found["spearman"] > 0.7  # 0.87 was measured; 27 policies in random order stay below 0.5
