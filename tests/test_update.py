@@ -104,7 +104,7 @@ def test_metrics_are_detached_and_complete():
     loss, batch = iql()
     metrics = Update(loss, lr=1e-3)(batch.clone())
     assert set(metrics.keys()) == {
-        "loss_actor", "loss_qvalue", "loss_value", "entropy", "grad_norm", "lr",
+        "loss_actor", "loss_qvalue", "loss_value", "entropy", "pred_value", "grad_norm", "lr",
     }  # fmt: skip
     assert not any(value.requires_grad for value in metrics.values())
     assert metrics["lr"].item() == pytest.approx(1e-3)
