@@ -84,7 +84,7 @@ class IQLLoss(RowLoss):
         }
     )
     delay_qvalue = True
-    out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy", "pred_value"]  # noqa: RUF012
+    out_keys = ["loss_actor", "loss_qvalue", "loss_value", "entropy"]  # noqa: RUF012
 
     def __init__(
         self,

@@ -158,7 +158,7 @@ class SACLoss(RowLoss):
         else:
             self.log_alpha = nn.Parameter(log_alpha)
         tuned = [] if fixed_alpha else ["loss_alpha"]
-        self.out_keys = ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy", "pred_value"]
+        self.out_keys = ["loss_actor", "loss_qvalue", *tuned, "alpha", "entropy"]
         self.out_keys += [] if value_network is None else ["loss_value"]
         self.make_value_estimator(gamma=gamma)
 

@@ -80,7 +80,11 @@ def _keys(loss: LossModule, batch: TensorDict) -> None:
 def _outputs(loss: LossModule, batch: TensorDict) -> None:
     out = call(loss, batch)
     given, promised = sorted(out.keys()), sorted(loss.out_keys)
-    assert given == promised, f"out_keys must name the outputs {given}, they name {promised}"
+    # Metrics may go unnamed: who calls it with keyword tensors unpacks what out_keys promise.
+    needed = {*promised, *(key for key in given if key.startswith("loss"))}
+    assert needed == {*promised} & {*given}, (
+        f"out_keys must name outputs, and all losses of {given}: they name {promised}"
+    )
     assert any(key.startswith("loss_") for key in given), f"none of {given} starts with loss_"
     for key, value in out.items():
         if key.startswith("loss_"):

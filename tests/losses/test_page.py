@@ -14,6 +14,7 @@ from losses.test_options import NAMESAKES
 
 from composerl import losses
 from composerl.losses.arguments import Only
+from composerl.testing.building import build
 
 PAGE = Path(losses.__file__).with_name("README.md").read_text(encoding="utf-8")
 
@@ -93,3 +94,10 @@ def test_example_on_the_page_runs():
     for network in (names["actor"], names["value"], *names["critics"]):
         assert network.weight.grad.norm() > 0
     assert all(target.weight.grad is None for target in names["targets"])
+
+
+@pytest.mark.parametrize("name", ["IQLLoss", "SACLoss", "TD3BCLoss", "BCLoss"])
+def test_calls_with_keyword_tensors_unpack_as_torchrl_s(name):
+    """Who writes ``actor, qvalue, value, entropy = loss(...)`` changes nothing but the import."""
+    ours, theirs = (build(getattr(module, name))[0] for module in (losses, stock))
+    assert list(ours.out_keys) == list(theirs.out_keys)
