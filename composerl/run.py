@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from composerl.bookkeeping.console import progress_bar, say, show_log, summary_t
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
 from composerl.bookkeeping.owner import Owner
+from composerl.bookkeeping.rows import Diverged, Rows
 from composerl.bookkeeping.signals import interrupts
 from composerl.bookkeeping.tracking import Tracker, require_tensorboard
 from composerl.bookkeeping.wandb_run import wandb_mode
@@ -72,6 +72,7 @@ class Run:
         self._actor: nn.Module | None = None
         self._best_policy: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
+        self._rows = Rows()
         self._in_step = self._trained = self._looping = False
         self._clock = machine.Clock()
         self._evaluator = Evaluator(config.env, config.env_kwargs)
@@ -123,14 +124,17 @@ class Run:
         self._own()
         try:
             self._open()
-            with interrupts() as stop, progress_bar(self.name, total, self.step) as show:
+            if self.step == 0 and self._actor is not None:
+                self._evaluate()
+                self._write_row()
+            bar = progress_bar(self.name, total, self.step, self.config.step_unit)
+            with interrupts() as stop, bar as show:
                 while self.step < total and self.score.stopped is None:
                     self.step += by
                     self._in_step = self._trained = True
                     yield self.step
                     self._end_step(save=stop.is_set())
-                    latest = self.score.latest
-                    show(self.step, f"return {latest['return']:.1f}" if latest else "")
+                    show(self.step, self.score.latest)
                     if stop.is_set():
                         way = rundir.resume_command(self.directory, self.config)
                         raise KeyboardInterrupt(f"stopped at step {self.step}; go on with: {way}")
@@ -142,37 +146,30 @@ class Run:
             self._looping = False
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Note metrics of this step, under ``train/`` unless the name has a ``/`` already."""
-        due = self._due(self.config.log_every)
-        if not due and not self._due(self.config.save_every):
-            return
-        for key, value in metrics.items():
-            name = key if "/" in key else f"train/{key}"
-            number = float(value)
-            if due:
-                self._row[name] = number
+        """Note metrics of this step, under ``train/`` unless the name has a ``/`` already.
+
+        A row, every ``log_every`` steps, has the means of tensors since the row before, and the
+        latest of plain numbers. A loss that is no finite number ends the run.
+        """
+        try:
+            self._rows.add(self.step, metrics)
             # Also before a checkpoint: it must not replace a good one by a broken one.
-            if not math.isfinite(number) and key.split("_")[0] == "loss":
-                saved = checkpoint.checkpoints(self.directory)
-                where = f"last checkpoint: {saved[0]}" if saved else "no checkpoint yet"
-                problem = f"{name} is {number} at step {self.step}"
-                raise RuntimeError(f"{problem}: the training diverged ({where})")
+            if self._due(self.config.log_every) or self._due(self.config.save_every):
+                self._rows.read()
+        except Diverged as error:
+            saved = checkpoint.checkpoints(self.directory)
+            where = f"last checkpoint: {saved[0]}" if saved else "no checkpoint yet"
+            raise RuntimeError(f"{error}: the training diverged ({where})") from None
 
     def evaluate(self, actor: nn.Module, *, now: bool = False) -> Evaluation | None:
-        """Evaluate ``now`` or if due, every ``eval_every`` steps and at the end; keep the best."""
+        """Evaluate ``now`` or if due, every ``eval_every`` steps and at the end; keep the best.
+
+        Before the loop it names the policy that is evaluated first of all, at step 0.
+        """
         self._actor = actor
-        if not now and not self._due(self.config.eval_every):
+        if self._opened is None or (not now and not self._due(self.config.eval_every)):
             return None
-        result = self.play()
-        self._row |= {
-            "eval/return": result.mean,
-            "eval/return_std": result.std,
-            "eval/length": float(np.mean(result.lengths)),
-        }
-        if self.score.add(self.step, result, self.config.stop_at, self.config.patience):
-            self._best_policy = copy.deepcopy(self._policy().to_tree())
-            self._save_best()
-        return result
+        return self._evaluate()
 
     def play(self, actor: nn.Module | None = None) -> Evaluation:
         """Evaluate an actor (by default that of :meth:`evaluate`) now; nothing is kept of it."""
@@ -241,6 +238,19 @@ class Run:
         policy.directory = self.directory
         return policy
 
+    def _evaluate(self) -> Evaluation:
+        result = self.play()
+        self._row |= {
+            "eval/return": result.mean,
+            "eval/return_std": result.std,
+            "eval/length": float(np.mean(result.lengths)),
+        }
+        stop_at = self.config.stop_at if self.step else None  # nothing has been learned yet
+        if self.score.add(self.step, result, stop_at, self.config.patience):
+            self._best_policy = copy.deepcopy(self._policy().to_tree())
+            self._save_best()
+        return result
+
     def _policy(self, actor: nn.Module | None = None) -> Policy:
         actor = actor or self._actor
         if actor is None:
@@ -294,7 +304,7 @@ class Run:
         rundir.note(self.directory, self._owner.check, **known)
         self._tracker.metrics.truncate(state["metrics"] if state else 0)
         self._save_best()
-        self._clock.start(*(state["seconds"] if state else ()))
+        self._clock.start(*(state["seconds"] if state else ()), step=self.step)
         verb = f"resumed at step {self.step} of" if self.step else "started,"
         say(f"{self.name} {verb} {self.total} {self.config.step_unit}, in {self.directory}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
@@ -314,19 +324,27 @@ class Run:
         if state["goal"] != self._goal:
             self.score.stopped = None
         self._best_policy = state["best_policy"]
+        self._rows.load_state_dict(state["row"])
 
     def _due(self, every: int) -> bool:
         """Whether this turn reaches a multiple of ``every``, or the end."""
         return self.step % every < self._by or self.step >= self.total
 
     def _end_step(self, save: bool) -> None:
-        if self._row:
-            self._owner.check()
-            self._tracker.log({"step": self.step, **self._row, **self._clock.row()})
-            self._row = {}
+        if self._due(self.config.log_every) and (means := self._rows.take()):
+            updates = (getattr(thing, "updates", 0) for thing in self._tracked.values())
+            self._row = means | {"train/updates": float(max(updates, default=0))} | self._row
+        self._write_row()
         if save or self.score.stopped is not None or self._due(self.config.save_every):
             self._save_checkpoint()
         self._in_step = False
+
+    def _write_row(self) -> None:
+        if self._row:
+            self._owner.check()
+            time = {**self._clock.row(), **self._clock.rate(self.step)}
+            self._tracker.log({"step": self.step, **self._row, **time})
+            self._row = {}
 
     def _save_checkpoint(self) -> None:
         tree = {
@@ -336,6 +354,7 @@ class Run:
             "metrics": self._tracker.sync(),
             "goal": self._goal,
             "score": vars(self.score),
+            "row": self._rows.state_dict(),
             "best_policy": self._best_policy,
             "seconds": list(self._clock.elapsed()),
             "tracked": {name: thing.state_dict() for name, thing in self._tracked.items()},

@@ -59,6 +59,7 @@ def main(cfg: Config) -> Policy:
     demos = TensorDictReplayBuffer(storage=data.DatasetStorage(dataset, device=cfg.device))
 
     run.track(update=update, demos=demos)
+    run.evaluate(actor)
     for _ in run.steps(steps):
         run.log(update(demos.sample(cfg.batch_size)))
         run.evaluate(actor)

@@ -78,6 +78,7 @@ def main(cfg: Config) -> Policy:
     collector = data.VectorCollector(env, actor, frames_per_batch=1, seed=cfg.seed)
 
     run.track(update=update, buffer=buffer, collector=collector)
+    run.evaluate(actor)
     for step in run.steps(steps + cfg.online_steps):
         if step > steps:
             buffer.extend(collector.next())

@@ -95,6 +95,7 @@ def main(cfg: Config) -> Policy:
 
     metrics: Mapping[str, Any] = {}
     run.track(update=update, buffer=buffer, collector=collector)
+    run.evaluate(actor)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         buffer.extend(collector.next().reshape(-1))
         while update.updates < int((step - start) * updates_per_step):

@@ -97,6 +97,7 @@ def main(cfg: Config) -> Policy:
             clone(demos.sample(cfg.batch_size))
         baselines["bc/return"] = run.play(actor).mean
     run.track(update=update, judge=update_judge, demos=demos, collector=collector)
+    run.evaluate(actor)
     for _ in run.steps(cfg.steps, by=cfg.rollout):
         batch = collector.next().to(cfg.device)
         pairs = batch.select("observation", "action").reshape(-1)

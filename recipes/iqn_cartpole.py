@@ -93,6 +93,7 @@ def main(cfg: Config) -> Policy:
     average = AveragedModel(actor, multi_avg_fn=get_ema_multi_avg_fn(cfg.average))
 
     run.track(update=update, buffer=buffer, collector=collector, average=average)
+    run.evaluate(average.module)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         actor.epsilon = optim.linear(cfg.epsilon_steps, cfg.epsilon)(step)
         prioritized.beta = cfg.beta(step)

@@ -101,8 +101,8 @@ def main(cfg: Config) -> Policy:
         workers=cfg.workers,
         collect=cfg.collect,
     )
-
     run.track(update=update, fit=fit, buffer=buffer, collector=collector)
+    run.evaluate(actor)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         real.extend(collector.next().reshape(-1))
         if cfg.model == "on" and step >= cfg.warmup and step % cfg.fit_every < cfg.num_envs:

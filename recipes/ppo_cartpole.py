@@ -52,6 +52,7 @@ def main(cfg: Config) -> Policy:
     )
 
     run.track(update=update, collector=collector)
+    run.evaluate(actor)
     for _ in run.steps(cfg.steps, by=cfg.rollout):
         batch = collector.next().to(cfg.device)
         rows = gae(loss.annotate(batch)).select(*loss.in_keys).exclude("next").reshape(-1)

@@ -56,6 +56,7 @@ def main(cfg: Config) -> Policy:
     )
 
     run.track(update=update, buffer=buffer, collector=collector)
+    run.evaluate(actor)
     for step in run.steps(cfg.steps, by=cfg.num_envs):
         buffer.extend(collector.next().reshape(-1))
         for _ in range(cfg.updates * cfg.num_envs if step >= cfg.warmup else 0):

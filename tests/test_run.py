@@ -165,9 +165,9 @@ def test_epochs_of_an_offline_recipe(tmp_path):
              "log_every": 1, "wandb": "disabled", "out": tmp_path / "run"}  # fmt: skip
     composerl.train("iql_pendulum", epochs=2, **small)
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert [row["step"] for row in rows] == list(range(1, 23))
+    assert [row["step"] for row in rows] == list(range(23))
     # The schedule spans the passes, not the recipe's 5000 steps: a cosine, after 11 of 22 halfway.
-    assert rows[11]["train/lr_actor_network"] == pytest.approx(0.5e-3)
+    assert rows[12]["train/lr_actor_network"] == pytest.approx(0.5e-3)
     composerl.train("iql_pendulum", epochs=3, resume=True, **small)
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == 33
 
@@ -293,9 +293,9 @@ def test_diverged_training_stops_with_a_sentence(tmp_path):
     for step in (1, 2):
         assert next(steps) == step
         if step == 1:
-            run.log({"loss_x": float("nan")})  # not a step to log at: nobody looks
-    with pytest.raises(RuntimeError, match="train/loss_x is nan at step 2"):
-        run.log({"loss_x": float("nan")})
+            run.log({"loss_x": float("nan")})  # not a step to log at: read at the next that is
+    with pytest.raises(RuntimeError, match="train/loss_x is nan at step 1"):
+        run.log({"loss_x": 1.0})
     steps.close()
 
 
@@ -444,7 +444,7 @@ def test_command_line_killed_at_any_moment_and_interrupted(tmp_path):
     expected = (tmp_path / "whole" / "policy.safetensors").read_bytes()
     assert (out / "policy.safetensors").read_bytes() == expected
     steps = [row["step"] for row in read_metrics(out / "metrics.jsonl")]
-    assert steps == list(range(10, 401, 10))
+    assert steps == list(range(0, 401, 10))
 
 
 # ---- what a review found ------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["live_table", "print_table", "progress_bar", "say", "show_log", "summary_table"]
+__all__ = ["live_table", "print_table", "progress_bar", "say", "show_log", "summary_table",
+           "time_left", "watched"]  # fmt: skip
 
 _console = Console(stderr=True, highlight=False)
 
@@ -29,18 +32,26 @@ class _Say(logging.Handler):
 
 
 def show_log() -> None:
-    """Show what composerl's own modules log, warnings and up, as lines of :func:`say`."""
+    """Show what composerl's own modules log as lines of :func:`say`."""
     logger = logging.getLogger("composerl")
+    logger.setLevel(logging.INFO)
     if not any(isinstance(handler, _Say) for handler in logger.handlers):
         logger.addHandler(_Say())
         logger.propagate = False
 
 
-@contextmanager
-def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, str], None]]:
-    """Steps, rate, time left and a note; gives what takes the steps done, and the note.
+def watched() -> bool:
+    """Whether what is drawn anew can be seen: in a terminal, and in a notebook with widgets."""
+    return _console.is_terminal or (_console.is_jupyter and find_spec("ipywidgets") is not None)
 
-    Draws nothing unless stderr is a terminal.
+
+@contextmanager
+def progress_bar(
+    title: str, total: int, start: int, unit: str
+) -> Iterator[Callable[[int, Mapping[str, Any] | None], None]]:
+    """Steps, rate, time left and the latest return; gives what takes the steps and the latter.
+
+    Where nobody can watch a bar (a log file, a batch system) each evaluation is a line.
     """
     bar = progress.Progress(
         progress.TextColumn("[bold]{task.description}"),
@@ -50,16 +61,31 @@ def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, 
         progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}"),
         console=_console,
-        disable=not _console.is_terminal,
+        disable=not watched(),
     )
     task = bar.add_task(title, total=total, completed=start, note="")
+    began, told = time.monotonic(), start
 
-    def advance(step: int, note: str) -> None:
+    def advance(step: int, latest: Mapping[str, Any] | None) -> None:
+        nonlocal told
         if not bar.disable:
+            note = f"return {latest['return']:.1f}" if latest else ""
             bar.update(task, completed=step, note=note)
+        elif latest and latest["step"] == step and step > told:
+            told = step
+            rate = (step - start) / max(time.monotonic() - began, 1e-9)
+            spread = f"return {latest['return']:.1f} ± {latest['std']:.1f}"
+            left = time_left(total - step, rate)
+            say(f"{title}: {step:,} of {total:,} {unit}, {spread}, {rate:,.0f}/s, {left} left")
 
     with bar:
         yield advance
+
+
+def time_left(steps: int, rate: float) -> str:
+    """How long so many steps take, as hours, minutes and seconds."""
+    minutes, seconds = divmod(round(max(steps, 0) / rate), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 @contextmanager
@@ -68,12 +94,12 @@ def live_table(
 ) -> Iterator[Callable[[Iterable[Sequence[str]], str], None]]:
     """A table on stderr that is drawn anew; gives what takes its rows, and a line below them.
 
-    Draws nothing unless stderr is a terminal.
+    Draws nothing where nobody can watch it.
     """
     with Live(console=_console, auto_refresh=False, transient=True) as live:
 
         def show(rows: Iterable[Sequence[str]], note: str) -> None:
-            if _console.is_terminal:
+            if watched():
                 live.update(_table(title, columns, rows, "right", caption=note), refresh=True)
 
         yield show

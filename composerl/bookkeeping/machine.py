@@ -77,13 +77,22 @@ def keep_freed_memory(below: int = 1 << 30) -> bool:
 class Clock:
     """Seconds of wall and CPU time since :meth:`start`, on top of those of earlier sittings."""
 
-    def start(self, wall: float = 0.0, cpu: float = 0.0) -> None:
+    def start(self, wall: float = 0.0, cpu: float = 0.0, *, step: int = 0) -> None:
         """Count from now on, and from these."""
         self._zero = time.perf_counter() - wall, time.process_time() - cpu
+        self._before = step, wall
 
     def elapsed(self) -> tuple[float, float]:
         """Wall and CPU seconds."""
         return time.perf_counter() - self._zero[0], time.process_time() - self._zero[1]
+
+    def rate(self, step: int) -> dict[str, float]:
+        """Steps per second since it was last asked, evaluations and checkpoints included."""
+        (last, before), wall = self._before, self.elapsed()[0]
+        self._before = step, wall
+        if step == last:
+            return {}
+        return {"time/steps_per_second": round((step - last) / max(wall - before, 1e-9), 1)}
 
     def row(self) -> dict[str, float]:
         """The same as metrics."""

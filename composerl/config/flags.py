@@ -87,6 +87,8 @@ def start_with(
     config = parse(config_class, argv, prog, more)
     if config.out is not None:
         check_place(config.out, config.resume)
+    if "torch" not in sys.modules and sys.stderr.isatty():  # for seconds nothing else is seen
+        sys.stderr.write("loading torch and TorchRL ...\n")
     main(config)
 
 

@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from composerl.analysis.runs import read_run
-from composerl.bookkeeping.console import live_table, say
+from composerl.bookkeeping.console import live_table, say, watched
 from composerl.bookkeeping.owner import grant, owner_of
 from composerl.bookkeeping.signals import interrupts
 from composerl.fleet.cluster import RayWorkers
 from composerl.fleet.jobs import Ended, Job, Workers
 from composerl.fleet.local import LocalWorkers
 from composerl.fleet.mark import SILENCE, Mark
-from composerl.fleet.progress import COLUMNS, Progress, read_progress
+from composerl.fleet.progress import COLUMNS, Progress, news, read_progress
 
 __all__ = ["Fleet"]
 
@@ -174,8 +174,14 @@ class Fleet:
                     show(rows, ", ".join(f"{n} {how}" for how, n in counts.items() if n))
                 time.sleep(POLL)
         if stop.is_set():
-            words = sys.argv[1:] if "--resume" in sys.argv else [*sys.argv[1:], "--resume"]
-            raise KeyboardInterrupt(f"stopped; go on with: {shlex.join(['composerl', *words])}")
+            raise KeyboardInterrupt(f"stopped; go on with: {self._way_on()}")
+
+    def _way_on(self) -> str:
+        """The command as it was typed, with the place that it had no word for."""
+        words = sys.argv[1:]
+        if not any(word.partition("=")[0] == "--out" for word in words):
+            words = [*words, "--out", str(self.place)]
+        return shlex.join(["composerl", *words, *(() if "--resume" in words else ("--resume",))])
 
     def limit(self) -> int:
         """How many runs go on at a time; at least one, which waits if a node was lost."""
@@ -191,7 +197,9 @@ class Fleet:
     def _look(self, attempt: _Attempt) -> None:
         # What is replaced at this very moment on a file server cannot always be read.
         with suppress(OSError, ValueError):
-            attempt.progress = read_progress(attempt.job.directory)
+            before, attempt.progress = attempt.progress, read_progress(attempt.job.directory)
+            for line in [] if watched() else news(before, attempt.progress):
+                say(f"{attempt.job.name}: {line}")
 
     def _stop(self, attempt: _Attempt) -> None:
         attempt.stopping = True

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from composerl._files import read_json
+from composerl.bookkeeping.console import time_left
 from composerl.bookkeeping.owner import owner_of
 
-__all__ = ["COLUMNS", "Progress", "read_progress"]
+__all__ = ["COLUMNS", "Progress", "news", "read_progress"]
 
 COLUMNS = ("run", "step", "return", "rate", "left", "node", "restarts")
 _TAIL = 1 << 16  # bytes of metrics that are looked at: the last hundred rows or so
@@ -35,13 +36,21 @@ class Progress:
     def row(self, name: str, restarts: int) -> Sequence[str]:
         """As a row of a table with :data:`COLUMNS`."""
         steps = f"{self.step:,}" + (f" of {self.total:,}" if self.total else "")
-        left = ""
-        if self.rate and self.total:
-            minutes, seconds = divmod(round(max(self.total - self.step, 0) / self.rate), 60)
-            left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        left = time_left(self.total - self.step, self.rate) if self.rate and self.total else ""
         value = f"{self.evaluations[-1][1]:.1f}" if self.evaluations else ""
         rate = f"{self.rate:,.0f}/s" if self.rate else ""
         return name, steps, value, rate, left, self.node or "waiting", str(restarts or "")
+
+
+def news(before: Progress, now: Progress) -> list[str]:
+    """Evaluations that there were not before, a line for each."""
+    known = {step for step, _ in before.evaluations}
+    total = f" of {now.total:,}" if now.total else ""
+    return [
+        f"step {step:,}{total}, return {value:.1f}"
+        for step, value in now.evaluations
+        if step not in known
+    ]
 
 
 def read_progress(directory: Path) -> Progress:

@@ -1,5 +1,6 @@
 """Adam as torch.optim has it: its fused kernel alone, or in a compiled graph of the update."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from torchrl.objectives import LossModule
 from composerl.optim import inductor
 
 __all__ = ["FusedAdam", "GraphStep", "adam_state", "clip_factor", "total"]
+
+_log = logging.getLogger(__name__)
 
 _ONE = torch.tensor(1.0)
 
@@ -153,6 +156,7 @@ class GraphStep:
         getattr(self.loss, "in_keys", None)
         # Never for sizes in general: whether it came to that would depend on what was seen before,
         # which a resumed run has not.
+        self._called = False
         self._compiled = torch.compile(self._step, fullgraph=True, dynamic=False)
         self.rows = 0
 
@@ -190,6 +194,9 @@ class GraphStep:
     def __call__(self, batch: TensorDictBase, due: tuple[bool, ...]) -> dict[str, Tensor]:
         """One step of the turns that are due."""
         self._advance(due)
+        if not self._called:
+            self._called = True
+            _log.info("compiling the update, which takes up to a minute (composerl warmup) ...")
         metrics, grads = self._compiled(batch, due)
         if self._after:
             for p, grad in zip(self.parameters, grads, strict=True):

@@ -62,9 +62,9 @@ def test_evaluations_are_a_table_of_episodes(tracked):
     assert table["columns"] == ["step", "episode", "return", "length"]
     rows = table["data"]
     # those from before the resume too
-    assert [row[:2] for row in rows] == [[step, i] for step in (20, 40) for i in range(2)]
+    assert [row[:2] for row in rows] == [[step, i] for step in (0, 20, 40) for i in range(2)]
     returns = json.loads((out / "summary.json").read_text())["final"]["returns"]
-    assert rows[2:] == [[40, i, value, 200] for i, value in enumerate(returns)]
+    assert rows[4:] == [[40, i, value, 200] for i, value in enumerate(returns)]
 
 
 def test_an_episode_is_a_video(tracked):

@@ -82,10 +82,10 @@ def test_run_directory_is_complete(path, finished):
     versions = json.loads((run / "metadata.json").read_text())["versions"]
     assert versions["torch"]
     rows = metrics(run)
-    assert [row["step"] for row in rows] == [10, 20, 30, 40, 50, 60]
-    assert all(any(key.startswith("train/loss_") for key in row) for row in rows)
-    assert all({"train/grad_norm", "train/lr"} <= set(row) for row in rows)
-    assert [row["step"] for row in rows if "eval/return" in row] == [30, 60]
+    assert [row["step"] for row in rows] == [0, 10, 20, 30, 40, 50, 60]
+    assert all(any(key.startswith("train/loss_") for key in row) for row in rows[1:])
+    assert all({"train/grad_norm", "train/lr"} <= set(row) for row in rows[1:])
+    assert [row["step"] for row in rows if "eval/return" in row] == [0, 30, 60]
     assert summary(run)["final"]["return"] == rows[-1]["eval/return"]
     assert len(list((run / "checkpoints").glob("step-*"))) == 2
 

@@ -177,7 +177,7 @@ def buffers(blocks):
 
 def check_metrics(run):
     rows = metrics(run)
-    assert [row["step"] for row in rows] == [10, 20, 30, 40]
+    assert [row["step"] for row in rows] == [0, 10, 20, 30, 40]
     losses = [row[key] for row in rows for key in row if "/loss_" in key]
     assert len(losses) >= 4
     assert all(math.isfinite(loss) for loss in losses)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
 __all__ = ["cache_dir", "generate", "play_episodes"]
+
+_log = logging.getLogger(__name__)
 
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
@@ -79,6 +82,7 @@ def generate(
         path = cache_dir() / f"{hashlib.sha256(request.encode()).hexdigest()[:32]}.npz"
         if (kept := _load(path, request, source)) is not None:
             return kept
+    _log.info(f"generating {size:,} transitions of {name} by {behaviour!r} ...")
     options: dict[str, Any] = {"behaviour": behaviour, "size": size, "env_kwargs": kwargs}
     dataset = play_episodes(env, controller, sys.maxsize, seed, source, **options)
     if path is not None:
