@@ -15,7 +15,7 @@ from torch import nn
 
 from composerl._files import write_json
 from composerl.bookkeeping import checkpoint, compiling, machine, rundir
-from composerl.bookkeeping.console import progress_bar, say, show_log, summary_table
+from composerl.bookkeeping.console import run_progress, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
 from composerl.bookkeeping.owner import Owner
@@ -127,7 +127,7 @@ class Run:
             if self.step == 0 and self._actor is not None:
                 self._evaluate()
                 self._write_row()
-            bar = progress_bar(self.name, total, self.step, self.config.step_unit)
+            bar = run_progress(self.name, total, self.step, self.config.step_unit)
             with interrupts() as stop, bar as show:
                 while self.step < total and self.score.stopped is None:
                     self.step += by

@@ -13,7 +13,7 @@ def latest(step, value):
 
 
 def test_each_evaluation_is_a_line_where_nobody_can_watch_a_bar(capsys):
-    with console.progress_bar("toy", 3000, 0, "updates") as show:
+    with console.run_progress("toy", 3000, 0, "updates") as show:
         show(0, latest(0, -9.0))  # told before the loop
         for step in range(1, 3001):
             show(step, latest(step // 1000 * 1000, step / 1000))

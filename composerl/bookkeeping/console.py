@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["live_table", "print_table", "progress_bar", "say", "show_log", "summary_table",
+__all__ = ["live_table", "print_table", "progress_bar", "run_progress", "say", "show_log", "summary_table",
            "time_left", "watched"]  # fmt: skip
 
 _console = Console(stderr=True, highlight=False)
@@ -46,12 +46,10 @@ def watched() -> bool:
 
 
 @contextmanager
-def progress_bar(
-    title: str, total: int, start: int, unit: str
-) -> Iterator[Callable[[int, Mapping[str, Any] | None], None]]:
-    """Steps, rate, time left and the latest return; gives what takes the steps and the latter.
+def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, str], None]]:
+    """Steps, rate, time left and a note; gives what takes the steps done, and the note.
 
-    Where nobody can watch a bar (a log file, a batch system) each evaluation is a line.
+    Draws nothing where nobody can watch it.
     """
     bar = progress.Progress(
         progress.TextColumn("[bold]{task.description}"),
@@ -64,21 +62,37 @@ def progress_bar(
         disable=not watched(),
     )
     task = bar.add_task(title, total=total, completed=start, note="")
-    began, told = time.monotonic(), start
 
-    def advance(step: int, latest: Mapping[str, Any] | None) -> None:
-        nonlocal told
+    def advance(step: int, note: str) -> None:
         if not bar.disable:
-            note = f"return {latest['return']:.1f}" if latest else ""
             bar.update(task, completed=step, note=note)
-        elif latest and latest["step"] == step and step > told:
-            told = step
-            rate = (step - start) / max(time.monotonic() - began, 1e-9)
-            spread = f"return {latest['return']:.1f} ± {latest['std']:.1f}"
-            left = time_left(total - step, rate)
-            say(f"{title}: {step:,} of {total:,} {unit}, {spread}, {rate:,.0f}/s, {left} left")
 
     with bar:
+        yield advance
+
+
+@contextmanager
+def run_progress(
+    title: str, total: int, start: int, unit: str
+) -> Iterator[Callable[[int, Mapping[str, Any] | None], None]]:
+    """A run's bar; gives what takes the steps done, and the latest evaluation.
+
+    Where nobody can watch a bar (a log file, a batch system) each evaluation is a line.
+    """
+    lines, began, told = not watched(), time.monotonic(), start
+    with progress_bar(title, total, start) as show:
+
+        def advance(step: int, latest: Mapping[str, Any] | None) -> None:
+            nonlocal told
+            if not lines:
+                show(step, f"return {latest['return']:.1f}" if latest else "")
+            elif latest and latest["step"] == step and step > told:
+                told = step
+                rate = (step - start) / max(time.monotonic() - began, 1e-9)
+                spread = f"return {latest['return']:.1f} ± {latest['std']:.1f}"
+                left = time_left(total - step, rate)
+                say(f"{title}: {step:,} of {total:,} {unit}, {spread}, {rate:,.0f}/s, {left} left")
+
         yield advance
 
 
