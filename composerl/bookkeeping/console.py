@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["live_table", "print_table", "progress_bar", "run_progress", "say", "show_log", "summary_table",
-           "time_left", "watched"]  # fmt: skip
+__all__ = ["live_table", "print_table", "progress_bar", "run_progress", "say", "show_log",
+           "summary_table", "time_left", "watched"]  # fmt: skip
 
 _console = Console(stderr=True, highlight=False)
 
