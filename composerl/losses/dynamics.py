@@ -12,7 +12,7 @@ from torch import Tensor
 from composerl.losses.arguments import check_number
 from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.functional import gaussian_nll
-from composerl.losses.reading import evaluate, read, step_key
+from composerl.losses.reading import evaluate, inside, read, step_key
 
 __all__ = ["DynamicsLoss"]
 
@@ -90,7 +90,7 @@ class DynamicsLoss(RowLoss):
     @property
     def model(self) -> Any:
         """What predicts: the module inside the network."""
-        return self.dynamics_network.module
+        return inside(self.dynamics_network)
 
     def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys

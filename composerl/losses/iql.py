@@ -118,17 +118,18 @@ class IQLLoss(RowLoss):
         return self.transition_keys([self.actor_network, *self.qvalue_network, value], [value])
 
     def rows(self, batch: TensorDictBase, mask: Tensor | None) -> dict[str, Tensor]:
-        key = self.tensor_keys.value
+        actor, value_network, key = self.actor_network, self.value_network, self.tensor_keys.value
         with torch.no_grad():
             target_q = self._all_q(self.target_qvalue_network, batch)
-            next_value = self.value_of(self.value_network, batch, key, next_step=True)
+            next_value = self.value_of(value_network, batch, key, next_step=True)
             target = self.td_target(batch, next_value)
 
-        with self._apart(self.value_network, self.actor_network):
-            value = self.value_of(self.value_network, batch, key)
-        with self._apart(self.qvalue_network, self.actor_network, self.value_network):
-            q = self._all_q(self.qvalue_network, batch)
-        dist = distribution(self.actor_network, batch)
+        with self._apart(value_network, actor):
+            value = self.value_of(value_network, batch, key)
+        critics = self.qvalue_network
+        with self._apart(critics, actor, value_network):
+            q = self._all_q(critics, batch)
+        dist = distribution(actor, batch)
         log_prob = action_log_prob(dist, batch, self.tensor_keys.action)
         values = q, target, target_q, value, log_prob
         return self._prioritized(self._losses(batch, mask, values))

@@ -25,6 +25,7 @@ __all__ = [
     "evaluate",
     "frozen",
     "inputs_of",
+    "inside",
     "network_inputs",
     "read",
     "step_key",
@@ -119,7 +120,7 @@ def call_networks(
     frozen: bool = False,
 ) -> list[Tensor]:
     """The same of several networks; the batch is read once for those with the same ``in_keys``."""
-    names: list[NestedKey] | None = None
+    names: Sequence[NestedKey] = ()
     inputs: list[Tensor] = []
     values = []
     for network in networks:
@@ -127,7 +128,7 @@ def call_networks(
             names = own
             inputs = network_inputs(network, batch, given=given, lead=lead, next_step=next_step)
         plain = _is_plain(network)
-        module = network.module if plain else network
+        module = inside(network) if plain else network
         call = _without_parameters(module) if frozen else module
         if plain:
             out = evaluate(call, names, inputs)
@@ -178,8 +179,10 @@ def _parameters_of(module: nn.Module) -> Iterator[nn.Parameter]:
     """``module.parameters()``, some perhaps twice, at a fifth of its time."""
     modules = [module]
     for one in modules:
-        yield from (p for p in one._parameters.values() if p is not None)
-        modules.extend(part for part in one._modules.values() if part is not None)
+        for p in one._parameters.values():
+            if p is not None:
+                yield p
+        modules += [part for part in one._modules.values() if part is not None]
 
 
 @contextmanager
@@ -205,13 +208,18 @@ def distribution(
     pair = as_pair(actor)
     if pair is not None:
         network, head = pair
-        out = network.module(*network_inputs(network, batch, next_step=next_step))
+        out = inside(network)(*network_inputs(network, batch, next_step=next_step))
         out = out if isinstance(out, tuple) else (out,)
         # get_dist only looks its parameters up by key, which a dictionary does as well.
         return head.get_dist(dict(zip(network.out_keys, out, strict=True)))
     keys = inputs_of(actor)
     values = [read(batch, step_key(key) if next_step else key) for key in keys]
     return actor.get_dist(TensorDict(dict(zip(keys, values, strict=True)), batch.shape))
+
+
+def inside(network: nn.Module) -> Any:
+    """``network.module``, without TensorDictModule's own way to its attributes."""
+    return network._modules.get("module") or network.module
 
 
 def inputs_of(network: TensorDictModule) -> list[NestedKey]:
@@ -222,9 +230,12 @@ def inputs_of(network: TensorDictModule) -> list[NestedKey]:
 
 def as_pair(actor: nn.Module) -> tuple[TensorDictModule, ProbabilisticTensorDictModule] | None:
     """The actor's two parts, if it is a plain network and a distribution of its outputs alone."""
-    if not isinstance(actor, ProbabilisticTensorDictSequential) or len(actor.module) != 2:
+    if not isinstance(actor, ProbabilisticTensorDictSequential):
         return None
-    network, head = actor.module
+    parts = [*inside(actor)]
+    if len(parts) != 2:
+        return None
+    network, head = parts
     if not _is_plain(network) or not isinstance(head, ProbabilisticTensorDictModule):
         return None
     # A mask of the actions, for example, comes from the batch.

@@ -29,6 +29,7 @@ from composerl.losses.reading import (
     call_network,
     call_networks,
     distribution,
+    inside,
     network_inputs,
     read,
 )
@@ -230,8 +231,8 @@ class SACLoss(RowLoss):
         """Actions of the policy ``(batch, action)`` and their log-probabilities ``(batch,)``."""
         actor = self.target_actor_network if next_step else self.actor_network
         if self._squashed:
-            network = actor.module[0]
-            loc, scale = network.module(*network_inputs(network, batch, next_step=next_step))
+            network = inside(actor)[0]
+            loc, scale = inside(network)(*network_inputs(network, batch, next_step=next_step))
             return squashed_sample(loc, scale, self.low, self.high)
         action, log_prob = rsample_and_log_prob(distribution(actor, batch, next_step=next_step))
         # A composite distribution may give each part of the action its own.
@@ -240,7 +241,7 @@ class SACLoss(RowLoss):
         )
 
     def _q(
-        self, networks: nn.ModuleList, batch: TensorDictBase, actions: Tensor, **options: bool
+        self, networks: nn.ModuleList, batch: TensorDictBase, actions: Tensor, **options: Any
     ) -> Tensor:
         """Q(s, a) of every critic, ``(critics, batch)``; of k actions ``(critics, k, batch)``.
 
