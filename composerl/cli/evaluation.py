@@ -169,9 +169,12 @@ def _by_dataset(
     from composerl.data import load_dataset
 
     told: list[dict[str, Any]] = []
+    fits: Any = None
     for run, policy in policies:
-        env, kwargs = policy.env, policy.env_kwargs
-        data = load_dataset(dataset, env, spaces=policy.spaces, env_kwargs=kwargs)
+        env, kwargs, spaces = policy.env, policy.env_kwargs, policy.spaces
+        if fits != (env, kwargs, spaces):  # once, if all are of one environment
+            data = load_dataset(dataset, env, spaces=spaces, env_kwargs=kwargs)
+            fits = env, kwargs, spaces
         with progress_bar(str(run), settings["steps"], 0) as show:
             estimate = fitted_q(policy, data, show=show, **settings)
         told.append({"run": str(run), "dataset": dataset, **vars(estimate), **settings})

@@ -149,6 +149,11 @@ QUICK = ("--steps", 30, "--batch-size", 32, "--hidden", 16)
 
 def test_policies_are_ranked_by_a_dataset_without_an_environment(cli, runs, mixed, monkeypatch):
     monkeypatch.setattr("gymnasium.make", None)  # nothing is opened
+    read: list[str] = []
+    load = composerl.data.load_dataset
+    monkeypatch.setattr(
+        "composerl.data.load_dataset", lambda *a, **k: (read.append(a[0]), load(*a, **k))[1]
+    )
     words = ("evaluate", runs, "--dataset", mixed, *QUICK)
     told = cli(*words, "--json").json
     assert [one["value"] for one in told] == sorted((one["value"] for one in told), reverse=True)
@@ -156,6 +161,7 @@ def test_policies_are_ranked_by_a_dataset_without_an_environment(cli, runs, mixe
         str(runs / "iql_pendulum" / name) for name in ("seed0", "seed1")
     }
     assert all(one["apart"] > 0 and one["error"] > 0 for one in told)
+    assert read == [str(mixed)]  # once for both
     assert cli(*words, "--json").json == told
     assert cli(*words, "--seed", 1, "--json").json != told
     table = cli(*words).out
