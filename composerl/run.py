@@ -30,6 +30,7 @@ from composerl.policy import Policy
 __all__ = ["Run", "RunConfig"]
 
 EVALUATION_SEED = 0
+CHOSEN = ("entity", "group", "name")  # of W&B, by flags
 
 #: The runs of this process that own their directory, by that directory.
 _OWNERS: weakref.WeakValueDictionary[Path, Run] = weakref.WeakValueDictionary()
@@ -230,10 +231,11 @@ class Run:
         if self.config.wandb_artifacts:
             self._tracker.artifact("policy", "best", checkpoint.best_path(self.directory))
             self._tracker.artifact("policy", "final", path)
+        tracked = self._tracker.where()
         self._close(0)
         own = getattr(actor, "description", None) is None
         usage = rundir.usage(self.directory, self.config, own)
-        summary_table(summary, self.directory, usage, self.config.step_unit)
+        summary_table(summary, self.directory, usage, self.config.step_unit, tracked)
         actor.eval()
         policy.directory = self.directory
         return policy
@@ -288,13 +290,15 @@ class Run:
         rundir.create(self.directory, self.name, self.config, self._owner.check)
         self._opened = Tracker(
             self.directory,
-            config=config_to_dict(self.config) | {"recipe": self.name},
+            config=rundir.public(self.directory, self.config) | {"recipe": self.name},
             mode=self._wandb_mode,
             run_id=state["run_id"] if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
             group=self.name,
-            tags=(self.name, self.config.env[:64]),
+            tags=(self.name, self.config.env[:64], *self.config.wandb_tags),
             name=f"{self.name}-seed{self.config.seed}",
+            chosen={key: getattr(self.config, f"wandb_{key}") for key in CHOSEN},
+            system=self.config.wandb_system,
             tensorboard=self.config.tensorboard,
         )
         # If an error in the loop's body ends the run, W&B shall know that it failed.
@@ -307,6 +311,8 @@ class Run:
         self._clock.start(*(state["seconds"] if state else ()), step=self.step)
         verb = f"resumed at step {self.step} of" if self.step else "started,"
         say(f"{self.name} {verb} {self.total} {self.config.step_unit}, in {self.directory}")
+        if self._wandb_mode == "online":
+            say(f"W&B: {self._tracker.where()[0]}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
         machine.restore_rng(generators)
 

@@ -126,9 +126,16 @@ class _Rate(progress.ProgressColumn):
 
 
 def summary_table(
-    summary: Mapping[str, Any], directory: Path, usage: str, unit: str = "steps"
+    summary: Mapping[str, Any],
+    directory: Path,
+    usage: str,
+    unit: str = "steps",
+    wandb: tuple[str, str | None] = ("off", None),
 ) -> None:
-    """Print the end of a run: what came out, where it is and how to use it."""
+    """Print the end of a run: what came out, where it is and how to use it.
+
+    What is to be copied stands below the table, in one piece whatever the terminal's width.
+    """
     final, best = summary["final"], summary["best"]
     spread = f"± {final['std']:.1f} over {final['episodes']} episodes"
     rows = {
@@ -136,13 +143,12 @@ def summary_table(
         "best return": f"{best['return']:.1f} at step {best['step']}",
         "length": f"{summary['steps']} {unit} ({summary['stopped']})",
         "time": f"{summary['time/seconds']:.0f} s, {summary['time/cpu_seconds']:.0f} s of CPU",
-        "run": directory,
-        "policy": directory / "policy.safetensors",
-        "metrics": directory / "metrics.jsonl",
-        "use it": usage,
+        "W&B": wandb[0],
     }
     title = f"{summary['recipe']}: {summary['env']}, seed {summary['seed']}"
     print_table(title, ("", ""), rows.items(), align="left")
+    upload = [f"upload it: {wandb[1]}"] if wandb[1] else []
+    print(f"run:       {directory}", *upload, f"use it:    {usage}", sep="\n")
 
 
 def print_table(

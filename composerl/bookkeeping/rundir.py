@@ -19,7 +19,7 @@ from composerl import __version__
 from composerl._files import read_json, read_yaml, write_json, write_text
 from composerl.config import RunConfig, check_place, config_to_dict, may_change
 
-__all__ = ["check", "choose", "compare", "create", "image_path", "note", "resume_command",
+__all__ = ["check", "choose", "compare", "create", "image_path", "note", "public", "resume_command",
            "run_id", "settled", "slug", "usage", "versions"]  # fmt: skip
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
@@ -99,6 +99,16 @@ def create(directory: Path, name: str, config: RunConfig, check: Callable[[], No
             "git_commit": _git_commit(),
         }
         write_json(directory / "metadata.json", about, check)
+
+
+def public(directory: Path, config: RunConfig) -> dict[str, Any]:
+    """What W&B is told of a run: its settings and, with its system, versions and git commit."""
+    values = config_to_dict(config)
+    if not config.wandb_system:
+        return values
+    known = _read_metadata(directory)
+    kept = ("versions", "python", "platform", "git_commit")
+    return values | {key: known[key] for key in kept if known.get(key)}
 
 
 def note(directory: Path, check: Callable[[], None], **facts: Any) -> None:

@@ -7,6 +7,7 @@ uses none of them should not wait for them.
 import os
 import re
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ class Tracker:
     All files are inside ``directory``. ``mode`` is what :func:`wandb_mode` returned. ``run_id``
     belongs in the checkpoint: a resumed run that passes it on continues the same W&B run. W&B's
     own variables (WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS), by which ``composerl run --seeds``
-    and sweep agents speak, come before what is said here.
+    and sweep agents speak, come before what is said here, except for what is ``chosen``: W&B's
+    ``entity``, ``group`` and ``name``. ``system`` also sends what the machine is busy with.
 
     Attributes:
         metrics: the file metrics.jsonl.
@@ -44,6 +46,8 @@ class Tracker:
         group: str | None = None,
         name: str | None = None,
         tags: Sequence[str] = (),
+        chosen: Mapping[str, str | None] | None = None,
+        system: bool = False,
         tensorboard: bool = False,
     ) -> None:
         if mode not in MODES:
@@ -76,11 +80,20 @@ class Tracker:
             "id": self.run_id,
             "dir": str(self.directory),
         }
+        options |= {key: value for key, value in (chosen or {}).items() if value is not None}
         try:
-            self._run = start_wandb(mode, options)
+            self._run = start_wandb(mode, options, system)
         except BaseException:
             self.metrics.close()
             raise
+
+    def where(self) -> tuple[str, str | None]:
+        """Where W&B has the run, and the command that uploads it, if it is not there yet."""
+        if self._run is None:
+            return "off", None
+        if not self._run.offline:
+            return str(self._run.url), None
+        return "offline", shlex.join(["wandb", "sync", os.path.relpath(Path(self._run.dir).parent)])
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one row, which has an integer "step", to every sink."""

@@ -118,8 +118,11 @@ def _scrub_value(value: Any) -> Any:
     return value
 
 
-def start_wandb(mode: str, options: dict[str, Any]) -> Any:
-    """Start a W&B run that prints nothing; when the server does not answer, an offline one."""
+def start_wandb(mode: str, options: dict[str, Any], system: bool = False) -> Any:
+    """Start a W&B run that prints nothing; when the server does not answer, an offline one.
+
+    With ``system`` W&B also records what CPU, memory and GPU do.
+    """
     # W&B's own error telemetry: it contacts the server in offline mode too, and an exit without
     # a network waits seconds for it. Only the environment can switch it off.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -136,8 +139,8 @@ def start_wandb(mode: str, options: dict[str, Any]) -> Any:
         "disable_job_creation": True,
         # The command line is part of the metadata and may hold secrets.
         "x_disable_meta": True,
-        "x_disable_machine_info": True,
-        "x_disable_stats": True,
+        "x_disable_machine_info": not system,
+        "x_disable_stats": not system,
         "x_save_requirements": False,
         # A SIGKILL takes the service along: what it has not written yet is lost.
         "x_transaction_log_flush_interval": 1.0,

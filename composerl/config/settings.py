@@ -66,6 +66,16 @@ class RunConfig:
     """Weights & Biases; auto is online when a key is configured, offline otherwise."""
     wandb_project: Annotated[str, MAY_CHANGE] = "composerl"
     """Project in Weights & Biases."""
+    wandb_entity: Annotated[str | None, MAY_CHANGE] = None
+    """User or team there; by default the key's own."""
+    wandb_group: Annotated[str | None, MAY_CHANGE] = None
+    """Group there; by default that of --seeds, a sweep or a league, else the recipe."""
+    wandb_name: Annotated[str | None, MAY_CHANGE] = None
+    """Name of the run there; by default recipe and seed."""
+    wandb_tags: Annotated[tuple[str, ...], MAY_CHANGE] = ()
+    """Tags there, besides recipe and environment."""
+    wandb_system: Annotated[bool, MAY_CHANGE] = True
+    """Send system metrics (CPU, memory, GPU), versions and the git commit, too."""
     wandb_artifacts: Annotated[bool, MAY_CHANGE] = False
     """Also store checkpoints and the final policy as artifacts in Weights & Biases."""
     tensorboard: Annotated[bool, MAY_CHANGE] = False

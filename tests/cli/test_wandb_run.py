@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 import pytest
 from wandb_reader import read_wandb
@@ -85,3 +86,30 @@ def test_policies_and_checkpoints_are_versions_of_artifacts(tracked):
     for artifact in runs[-1].artifacts:
         for path in artifact["files"].values():
             assert os.path.getsize(path) > 0
+
+
+def test_flags_say_where_it_belongs_and_the_end_how_to_upload_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_RUN_GROUP", "of-the-fleet")
+    chosen = {"wandb_group": "mine", "wandb_name": "best", "wandb_tags": ("a", "b")}
+    out = tmp_path / "a rather long name of a run's directory" / "seed5"
+    composerl.train("iql_pendulum", **FLAGS | chosen | {"steps": 20, "out": out})
+    shown = capsys.readouterr().out
+    (run,) = read_wandb(out)
+    assert (run.group, run.name) == ("mine", "best")
+    assert run.tags == ["iql_pendulum", "Pendulum-v1", "a", "b"]
+    assert run.config["versions"]["torch"]
+    assert "command" not in run.config  # a secret may be in it
+    command = next(line for line in shown.splitlines() if line.startswith("upload it: wandb sync"))
+    (place,) = shlex.split(command)[4:]
+    assert list((tmp_path / place).glob("*.wandb"))
+    assert f'use it:    composerl.load("{out}").predict(observation)' in shown.splitlines()
+
+
+def test_the_system_stays_out_on_request(tmp_path):
+    for system in (True, False):
+        out = tmp_path / str(system)
+        flags = FLAGS | {"steps": 20, "out": out, "wandb_system": system}
+        composerl.train("iql_pendulum", **flags)
+        (run,) = read_wandb(out)
+        assert ("versions" in run.config) is system
