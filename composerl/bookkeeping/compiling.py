@@ -35,9 +35,16 @@ class Cost:
 #: there is no figure, and ``auto`` is off. Larger networks gain more milliseconds an update, so
 #: that these figures compile rather too late than too early.
 COSTS: dict[str, Cost] = {
-    "iql": Cost(38.7, 5.4, 1.62),
-    "ppo": Cost(16.4, 1.1, 1.52),
+    "cql": Cost(49.2, 9.4, 8.27),
+    "dynamics": Cost(16.0, 2.4, 0.73),
+    "fqf": Cost(34.3, 3.0, 1.75),
     "gail": Cost(22.1, 3.6, 0.72),
+    "iql": Cost(38.7, 5.4, 1.62),
+    "iqn": Cost(27.8, 2.9, 2.01),
+    "ppo": Cost(16.4, 1.1, 1.52),
+    "sac": Cost(23.8, 1.9, 1.29),
+    "td3bc": Cost(35.7, 4.5, 1.26),
+    "xql": Cost(28.6, 3.4, 2.12),
 }
 
 

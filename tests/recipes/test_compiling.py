@@ -30,6 +30,8 @@ def graphs(monkeypatch):
     ("name", "number", "options"),
     [
         ("cql_pendulum", 1, {"steps": 4, "online_steps": 6}),
+        # One for the updates at which the policy waits, one for the others.
+        ("td3bc_pendulum", 2, {"steps": 4, "online_steps": 6}),
         ("gail_cartpole", 2, {"steps": 80, "rollout": 40, "batch_size": 16, "ppo_epochs": 2}),
         ("mbpo_pendulum", 2, {"steps": 60, "warmup": 50, "fit_every": 50, "rollouts": 4}),
     ],
