@@ -2,16 +2,29 @@
 
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["cache_dir", "read_json", "read_yaml", "remove", "replace_file", "replace_files",
-           "write_json", "write_text"]  # fmt: skip
+__all__ = ["cache_dir", "inside", "open_plain", "parse_json", "read_json", "read_yaml",
+           "remove_asides", "replace_file", "replace_files", "require_plain", "write_json",
+           "write_text"]  # fmt: skip
+
+#: No link, no waiting for the other end of a pipe. Windows has neither, and opens text by default.
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_MODES = {"rb": os.O_RDONLY, "ab+": os.O_RDWR | os.O_APPEND | os.O_CREAT}
+JSON_SIZE = 1 << 26  # bytes of a file of JSON or YAML
+YAML_SIZE = 1 << 18  # characters of YAML, which is read slowly; those that aliases repeat count
+DEPTH = 50
+DIGITS = 40  # the states of random generators have 39
+_ASIDE = re.compile(r"\.[a-z0-9_]{8}\.tmp")  # as tempfile names what is written aside
 
 
 def cache_dir() -> Path:
@@ -69,12 +82,55 @@ def _sync(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def remove(path: Path) -> None:
-    """Remove a file or, with all that is in it, a directory."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def remove_asides(directory: Path, seconds: float = 0) -> None:
+    """Remove what was written aside in a directory and never renamed, if it is so old."""
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for aside in directory.iterdir():
+        # Who still adds to it finds it gone, or leaves a rest: neither is ours to complain about.
+        with suppress(OSError):
+            about = aside.lstat()
+            ours = _ASIDE.fullmatch(aside.name) and stat.S_ISDIR(about.st_mode)
+            if ours and about.st_mtime <= time.time() - seconds:
+                shutil.rmtree(aside)
+
+
+def inside(directory: Path, *parts: str) -> Path:
+    """A place inside a run directory; a link there, or on the way, is refused.
+
+    It could lead anywhere: what is then written, removed or published is somebody else's.
+    """
+    path = directory
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise ValueError(
+                f"{path} is a link: nothing inside a run directory is used through links"
+            )
+    return path
+
+
+def require_plain(path: Path) -> Path:
+    """The path of a file that is one: no link, directory or pipe."""
+    inside(path.parent, path.name)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    if not path.is_file():
+        raise ValueError(f"{path} is no plain file")
+    return path
+
+
+def open_plain(path: Path, mode: str = "rb") -> IO[bytes]:
+    """Open a file, ``rb`` or ``ab+``, that :func:`require_plain` takes, or make a new one."""
+    inside(path.parent, path.name)
+    descriptor = os.open(path, _MODES[mode] | _PLAIN, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is no plain file")
+        return open(descriptor, mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def write_text(path: Path, text: str, check: Callable[[], None] | None = None) -> None:
@@ -89,23 +145,85 @@ def write_json(path: Path, values: Any, check: Callable[[], None] | None = None)
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; anything else is refused in a sentence."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    values = parse_json(_text(path), str(path))
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(values).__name__}")
     return values
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; anything else is refused in a sentence."""
+def parse_json(text: str | bytes, where: str) -> Any:
+    """What JSON of somebody else says; ``where`` it is from begins the sentence that refuses it.
+
+    Numbers that no float holds, nesting that no recursion follows and halves of characters that
+    cannot be printed are no JSON to us.
+    """
+    try:
+        values = json.loads(text, parse_int=_integer)
+        if b"\\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
+            json.dumps(values, ensure_ascii=False).encode()  # half of a pair fails here
+    except RecursionError:
+        raise ValueError(f"{where} is not valid JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{where} is not valid JSON: {error}") from error
+    return values
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def read_yaml(path: Path, links: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file; anything else is refused in a sentence.
+
+    Only who names the file may name it by a link.
+    """
     import yaml  # here, because --help is to need no YAML
 
+    text = _text(path.resolve() if links else path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        _measure(yaml.parse(text, yaml.SafeLoader))
+        values = yaml.safe_load(text)
+    except Exception as error:  # its constructors raise a dozen kinds: for dates, numbers, flags
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold 'key: value' lines, got {type(values).__name__}")
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise ValueError(f"{path}: a key must be text, got {wrong[0]!r}")
     return values
+
+
+def _measure(events: Iterable[Any]) -> None:
+    """Refuse YAML that is too deep or, with what its aliases repeat, too long."""
+    anchors: dict[str, int] = {}
+    sizes, names = [0], [""]  # of the collections that are open
+    for event in events:
+        kind = type(event).__name__
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            sizes.append(1)
+            names.append(event.anchor)
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+            size = sizes.pop()
+            anchors[names.pop()] = size
+            sizes[-1] += size
+        elif kind == "ScalarEvent":
+            anchors[event.anchor] = len(event.value) + 1
+            sizes[-1] += len(event.value) + 1
+        elif kind == "AliasEvent":
+            if event.anchor not in anchors:
+                raise ValueError(f"*{event.anchor} repeats what it is part of, or nothing")
+            sizes[-1] += anchors[event.anchor]
+        if len(sizes) > DEPTH or sizes[-1] > YAML_SIZE:
+            raise ValueError(f"nested more than {DEPTH} deep, or more than {YAML_SIZE} characters")
+
+
+def _text(path: Path) -> str:
+    with open_plain(path) as file:
+        content = file.read(JSON_SIZE + 1)
+    if len(content) > JSON_SIZE:
+        raise ValueError(f"{path} has more than {JSON_SIZE} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not valid text: {error}") from error

@@ -44,7 +44,8 @@ def train(recipe: str | Path, **flags: Any) -> Trained:
     for name in flags:
         if name not in known:
             raise ValueError(f"Config of {recipe} has no {name!r}: {suggest(name, known)}")
-    start = config_start(module.Config, *map(flags.get, ("config", "out", "resume")))
+    source, out, resume = map(flags.get, ("config", "out", "resume"))
+    start = config_start(module.Config, source, out, resume, flags)
     values = (vars(start) if start else {}) | flags | module.Config.implied(set(flags))
     config = module.Config(**values)
     wait_passively(config.threads)

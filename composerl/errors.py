@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-__all__ = ["guard", "plain_errors"]
+__all__ = ["guard", "plain_errors", "printable"]
+
+#: What moves a terminal's cursor, colours it or turns its text around, and halves of characters.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text of somebody's file as a terminal may see it: control characters by their code."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def guard(action: Callable[[], Any]) -> None:
@@ -22,7 +30,7 @@ def guard(action: Callable[[], Any]) -> None:
         action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{stop}\n" if str(stop) else "")
+        sys.stderr.write(f"{printable(str(stop))}\n" if str(stop) else "")
         sys.exit(130)
     except Exception as error:
         if os.environ.get("COMPOSERL_TRACEBACK") or not _meant_for_users(error):
@@ -30,7 +38,7 @@ def guard(action: Callable[[], Any]) -> None:
         if isinstance(error, BrokenPipeError):
             # Python would try once more to write what is left, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stderr.write(f"error: {_sentence(error)}\n")
+        sys.stderr.write(f"error: {printable(' '.join(_sentence(error).splitlines()))}\n")
         sys.exit(2)
 
 
@@ -76,14 +84,22 @@ def _meant_for_users(error: Exception) -> bool:
     """Whether composerl itself raised the error, with a sentence; a bug keeps its traceback."""
     *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
     ours = raised_in.f_globals.get("__name__", "").startswith("composerl")
-    return isinstance(error, OSError) or (
-        ours and isinstance(error, (ValueError, RuntimeError, KeyError))
+    return isinstance(error, (OSError, MemoryError)) or (
+        (ours and isinstance(error, (ValueError, RuntimeError, KeyError))) or _no_memory(error)
     )
+
+
+def _no_memory(error: Exception) -> bool:
+    """Whether torch found no memory, which it tells by a RuntimeError."""
+    words = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, BrokenPipeError):
         return "the reader of the output closed it before all was written"
+    if isinstance(error, MemoryError) or _no_memory(error):
+        return f"there is not enough memory: {str(error).partition(' Error code')[0]}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{error}; free some space, then --resume goes on from the last checkpoint"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

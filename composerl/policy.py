@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,14 +11,16 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from composerl.bookkeeping.checkpoint import best_path, checkpoints, kind_of, load_tree, save_tree
+from composerl._schema import imported
+from composerl.bookkeeping.checkpoint import save_tree
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
 from composerl.bookkeeping.export import export_policy
+from composerl.bookkeeping.stored import read_policy
 from composerl.envs.masks import MASK
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
-__all__ = ["Policy", "holds_policy", "imported", "load"]
+__all__ = ["Policy", "holds_policy", "load"]
 
 
 class Policy:
@@ -215,6 +216,8 @@ class Policy:
         if isinstance(array, np.ndarray):
             array = np.array(array, dtype=self.spaces.obs_dtype)  # any stride, order or width
         obs = torch.as_tensor(array).to(dtype=dtype)
+        if dtype.is_floating_point and not torch.isfinite(obs).all():
+            raise ValueError("observation must be finite, got NaN or infinity")
         return (obs.unsqueeze(0) if single else obs), single
 
 
@@ -231,18 +234,14 @@ def load(
     Args:
         path: a run directory, or a policy or checkpoint file in it.
         which: ``final`` (of an unfinished run: its newest checkpoint) or ``best`` (the best
-            evaluated one), for a run directory.
+            evaluated one), for a run directory. If its file is damaged, that of the newest
+            checkpoint that can be read, which is told.
         actor: for a policy made of your own modules, the module to load its weights into.
         env: environment to evaluate in, if not the one it was trained in by its gymnasium id.
         env_kwargs: its keyword arguments; those it was trained with, if it is the same one.
     """
-    file = _find(Path(path), which) if Path(path).is_dir() else Path(path)
-    if kind_of(file) == "checkpoint":
-        tree = load_tree(file, "checkpoint", part="policy")
-    else:
-        tree = load_tree(file, "policy")
-    if tree is None:
-        raise ValueError(f"{file} holds no policy: the run had not evaluated one yet")
+    file, tree = read_policy(Path(path), which)
+    state, spaces = tree["state"], tree["spaces"]
     if actor is None:
         if tree["description"] is None:
             raise ValueError(
@@ -250,18 +249,19 @@ def load(
                 f"load its weights into, load({str(path)!r}, actor=my_module), "
                 "or name the recipe that has a function actor(cfg) for it, --recipe my_recipe.py"
             )
-        actor = build(tree["description"])
+        # Twice: a network may be made in a way that it makes parts of twice.
+        actor = build(tree["description"], room=2 * sum(x.numel() for x in state.values()) + 1000)
     try:
-        actor.load_state_dict(tree["state"])
-    except RuntimeError as error:
+        actor.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{file} does not fit the network: {reason}") from error
-    kwargs = tree.get("env_kwargs", {})
-    if env is None and imported(tree["env"], *kwargs.values()):
-        env = tree["env"]
-    if env_kwargs is None and env == tree["env"] and imported(*kwargs.values()):
+    trained_in, kwargs = tree["env"], tree["env_kwargs"] or {}
+    if env is None and imported(trained_in, *kwargs.values()):
+        env = trained_in
+    if env_kwargs is None and env == trained_in and imported(*kwargs.values()):
         env_kwargs = kwargs
-    return Policy(actor.eval(), env, Spaces(**tree["spaces"]), env_kwargs=env_kwargs)
+    return Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
 
 
 def holds_policy(path: str | Path) -> bool:
@@ -269,26 +269,3 @@ def holds_policy(path: str | Path) -> bool:
     path = Path(path).expanduser()
     run = (path / "policy.safetensors").is_file() or (path / "checkpoints").is_dir()
     return path.suffix == ".safetensors" or run
-
-
-def imported(*values: Any) -> bool:
-    """Whether an environment's id and arguments in a file name no module that is not imported yet.
-
-    ``module:id`` would import it, which a file may not; nor may it in a keyword argument: there
-    are environments that make another by its id.
-    """
-    named = [value for value in values if isinstance(value, str) and ":" in value]
-    return {text.split(":")[0] for text in named} <= sys.modules.keys()
-
-
-def _find(run: Path, which: str) -> Path:
-    if which not in ("final", "best"):
-        raise ValueError(f"which must be 'final' or 'best', got {which!r}")
-    if which == "best":
-        return best_path(run)
-    for file in (run / "policy.safetensors", *checkpoints(run)):
-        if file.is_file():
-            return file
-    raise FileNotFoundError(
-        f"{run} holds no policy: it has neither policy.safetensors nor checkpoints"
-    )

@@ -317,7 +317,10 @@ class Run:
         machine.restore_rng(generators)
 
     def _restore(self, state: dict[str, Any]) -> None:
+        rundir.require_recipe(state.get("recipe", self.name), self.name, self.directory)
         rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
+        if (was := state["config"].get("threads", 1)) != (now := self.config.threads):
+            say(f"--threads was {was} and is {now} now: the numbers may differ from one run's")
         if set(state["tracked"]) != set(self._tracked):
             raise ValueError(
                 f"the checkpoint in {self.directory} holds {sorted(state['tracked'])}, "
@@ -355,6 +358,7 @@ class Run:
     def _save_checkpoint(self) -> None:
         tree = {
             "step": self.step,
+            "recipe": self.name,
             "config": config_to_dict(self.config),
             "run_id": self._tracker.run_id,
             "metrics": self._tracker.sync(),

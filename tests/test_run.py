@@ -569,9 +569,8 @@ def test_a_kill_before_the_config_leaves_a_usable_directory(tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     (out / ".lock").touch()
-    (out / ".config.yaml.123.tmp").write_text("half")
-    (out / ".abc.tmp" / ".def.tmp").mkdir(parents=True)
-    (out / ".abc.tmp" / "config.yaml").write_text("half")
+    (out / ".abc12_yz.tmp").mkdir()
+    (out / ".abc12_yz.tmp" / "config.yaml").write_text("half")
     train(Config(out=out))
     assert not list(out.glob(".*.tmp"))
 

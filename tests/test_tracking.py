@@ -157,7 +157,7 @@ def test_truncate_to_the_start_and_to_the_end(tmp_path):
 def test_reading_names_the_broken_line_and_the_missing_file(tmp_path):
     path = tmp_path / "m"
     path.write_text('{"step":1}\nnonsense\n{"step":2}\n')
-    with pytest.raises(ValueError, match="m, line 2 is not a JSON object"):
+    with pytest.raises(ValueError, match="m, line 2 is not valid JSON"):
         read_metrics(path)
     with pytest.raises(FileNotFoundError, match=r"no metrics file at .*absent"):
         read_metrics(tmp_path / "absent")

@@ -17,7 +17,7 @@ __all__ = ["Curve", "curve_of", "draw", "legend_of", "panels_of", "require_matpl
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 COLUMNS = 3
-COLUMNS_AT_ONCE = 256  # a bootstrap holds 2000 draws of each of them
+POINTS = 2000  # of a line: twice the pixels there are for it
 AXES = {"steps": ("step", "steps"), "time": ("time/seconds", "seconds")}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
@@ -42,6 +42,8 @@ class Curve:
 def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> Curve:
     """The interquartile mean over runs and its 95 % bootstrap interval, at every known ``x``.
 
+    Of more than :data:`POINTS` known ones, more than a picture can show, as many are taken.
+
     Runs that were measured at different places are interpolated between them. The aggregate ends
     where the first of the runs ends: it always is over all of them.
     """
@@ -49,11 +51,11 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
         raise ValueError(f"x must be one of {', '.join(AXES)}, got {x!r}")
     lines = []
     for run in runs:
-        points = np.asarray(run.series(key, AXES[x][0]), np.float64)
-        lines.append((points[0], points[1]))
+        lines.append(run.series(key, AXES[x][0]))
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     grid = grid[(grid >= start) & (grid <= end)]
+    grid = grid[_spread(len(grid))]
     unit = _same({run.unit for run in runs}, "steps") if x == "steps" else AXES[x][1]
     nothing = np.full(len(grid), np.nan)
     if not len(grid):  # no two of them overlap
@@ -63,11 +65,15 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
         return Curve(name, lines, grid, values[0], nothing, nothing, unit)
     known = np.isfinite(values).all(0)
     middle, low, high = nothing.copy(), nothing.copy(), nothing.copy()
-    for part in np.array_split(np.flatnonzero(known), len(grid) // COLUMNS_AT_ONCE + 1):
-        if len(part):
-            middle[part] = iqm(values[:, part], axis=0)
-            low[part], high[part] = bootstrap_interval(values[:, part])
+    if known.any():
+        middle[known] = iqm(values[:, known], axis=0)
+        low[known], high[known] = bootstrap_interval(values[:, known])
     return Curve(name, lines, grid, middle, low, high, unit)
+
+
+def _spread(count: int) -> np.ndarray:
+    """Indices of at most so many points as are drawn, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(np.int64))
 
 
 def require_matplotlib() -> None:
@@ -115,16 +121,18 @@ def draw(
     for axes, (title, curves) in zip(places, panels.items(), strict=False):
         for i, curve in enumerate(curves):
             _draw_curve(axes, curve, i)
-        axes.set_title(title, loc="left", fontsize=11)
-        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x][1]))
-        axes.set_ylabel(LABELS.get(key, key))
+        axes.set_title(title, loc="left", fontsize=11, parse_math=False)
+        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x][1]), parse_math=False)
+        axes.set_ylabel(LABELS.get(key, key), parse_math=False)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_formatter(_thousands)
         if len(curves) <= len(COLOURS):
-            axes.legend(frameon=False, fontsize=9)
+            legend = axes.legend(frameon=False, fontsize=9)
         else:  # a legend of many hides the curves
-            axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+            legend = axes.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # names come from files, and may hold a $
     return figure
 
 
@@ -134,7 +142,8 @@ def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
     count = len(curve.runs)
     if count > 1:
         for xs, ys in curve.runs:
-            axes.plot(xs, ys, color=colour, linewidth=0.6, alpha=0.35)
+            few = _spread(len(xs))
+            axes.plot(xs[few], ys[few], color=colour, linewidth=0.6, alpha=0.35)
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     apart = "" if len(curve.x) else ", no common steps"
     label = f"{curve.name} ({count} runs{apart})" if count > 1 else curve.name

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from composerl._files import inside, open_plain
 from composerl.analysis.curves import draw, legend_of, panels_of
 from composerl.analysis.groups import Group, group_runs
 from composerl.analysis.runs import PastRun
@@ -59,8 +60,7 @@ def _details(groups: Sequence[Group], key: str) -> dict[str, str]:
 
 
 def _trained(run: PastRun) -> list[str]:
-    keys = dict.fromkeys(key for row in run.metrics for key in row if key.startswith("train/"))
-    return [k for k in keys if any(isinstance(row.get(k), (int, float)) for row in run.metrics)]
+    return [key for key in run.columns if key.startswith("train/")]
 
 
 def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
@@ -108,11 +108,14 @@ def _versions(run: PastRun) -> dict[str, Any]:
 
 
 def _pictures(run: PastRun) -> list[dict[str, str]]:
-    files = sorted((run.directory / "images").glob("*"))
-    return [
-        _image(file.read_bytes(), file.suffix.lower(), f"{run.directory}: {file.stem}")
-        for file in files if file.suffix.lower() in PICTURES
-    ]  # fmt: skip
+    files = sorted(inside(run.directory, "images").glob("*"))
+    shown = []
+    for file in files:
+        if file.suffix.lower() in PICTURES:
+            with open_plain(file) as opened:
+                content = opened.read()
+            shown.append(_image(content, file.suffix.lower(), f"{run.directory}: {file.stem}"))
+    return shown
 
 
 def _image(content: bytes, ending: str, caption: str) -> dict[str, str]:

@@ -1,16 +1,27 @@
 """Run directories, read: what plots, reports and comparisons look at. Imports no torch."""
 
 import math
+import os
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from composerl._files import read_json, read_yaml
-from composerl.bookkeeping.metrics import read_metrics
+from composerl._schema import Kinds, number, typed
+from composerl.bookkeeping.metrics import metric_rows
+from composerl.bookkeeping.rundir import METADATA
 
 __all__ = ["PastRun", "find_runs", "read_run"]
+
+CONFIG: Kinds = {"env": str, "seed": int}
+SUMMARY: Kinds = {"final": dict, "best": dict, "steps": int, "stopped": str,
+                  "time/cpu_seconds": float}  # fmt: skip
+EVALUATION: Kinds = {"return": float, "std": float, "step": int, "episodes": int, "returns": list}
 
 
 @dataclass(frozen=True)
@@ -44,29 +55,37 @@ class PastRun:
         return str(self.metadata.get("step_unit") or "steps")
 
     @cached_property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl."""
-        return read_metrics(self.directory / "metrics.jsonl")
+    def columns(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The numbers in metrics.jsonl by name: in which rows there are any, and which."""
+        rows: dict[str, array] = {}
+        values: dict[str, array] = {}
+        for count, row in enumerate(metric_rows(self.directory / "metrics.jsonl")):
+            for key, value in row.items():
+                if number(value):
+                    rows.setdefault(key, array("q")).append(count)
+                    values.setdefault(key, array("d")).append(value)
+        return {key: (np.array(rows[key]), np.array(values[key])) for key in rows}
 
     @property
     def last_step(self) -> int:
         """The step of the last row of metrics."""
-        return int(self.metrics[-1].get("step", 0)) if self.metrics else 0
+        return int(self.columns["step"][1][-1]) if "step" in self.columns else 0
 
-    def series(self, key: str, x: str = "step") -> tuple[list[float], list[float]]:
-        """The values of ``key`` that are numbers, and those of ``x`` in the same rows."""
-        rows = [row for row in self.metrics if _number(row.get(key)) and _number(row.get(x))]
-        if not rows:
-            keys = sorted({k for row in self.metrics for k in row} - {"step"})
-            known = ", ".join(keys) or "nothing yet"
-            wrong = key if not any(key in row for row in self.metrics) else x
+    def series(self, key: str, x: str = "step") -> tuple[np.ndarray, np.ndarray]:
+        """The values of ``key`` that are numbers, and before them those of ``x`` in these rows."""
+        none = (np.empty(0, np.int64), np.empty(0))
+        (rows, values), (x_rows, x_values) = (self.columns.get(name, none) for name in (key, x))
+        _, here, there = np.intersect1d(rows, x_rows, assume_unique=True, return_indices=True)
+        if not len(here):
+            known = ", ".join(sorted({*self.columns} - {"step"})) or "nothing yet"
+            wrong = x if key in self.columns else key
             raise ValueError(f"{self.directory} has no metric {wrong!r}; it has {known}")
-        return [row[x] for row in rows], [row[key] for row in rows]
+        return x_values[there], values[here]
 
     def final(self) -> dict[str, Any]:
         """The final evaluation; one that is no number, or not there, is refused in a sentence."""
         final = (self.summary or {}).get("final")
-        if not isinstance(final, dict) or not _number(final.get("return")):
+        if not isinstance(final, dict) or not number(final.get("return")):
             raise ValueError(
                 f"{self.directory} has no final evaluation (summary.json): the run has not "
                 "finished; go on with it by --resume, or use `composerl evaluate`"
@@ -85,11 +104,23 @@ def read_run(directory: str | Path) -> PastRun:
         raise NotADirectoryError(f"{path} is a file, expected a run directory")
     if not (path / "config.yaml").is_file():
         raise FileNotFoundError(f"{path} is no run directory: it has no config.yaml")
-    metadata, summary = (
-        read_json(file) if (file := path / name).exists() else None
-        for name in ("metadata.json", "summary.json")
-    )
-    return PastRun(path, read_yaml(path / "config.yaml"), metadata or {}, summary)
+    config = typed(read_yaml(path / "config.yaml"), CONFIG, f"{path / 'config.yaml'}")
+    metadata, summary = _read(path / "metadata.json", METADATA), _read_summary(path)
+    return PastRun(path, config, metadata or {}, summary)
+
+
+def _read(path: Path, kinds: Kinds) -> dict[str, Any] | None:
+    return typed(read_json(path), kinds, str(path)) if os.path.lexists(path) else None
+
+
+def _read_summary(directory: Path) -> dict[str, Any] | None:
+    path = directory / "summary.json"
+    summary = _read(path, SUMMARY)
+    for name in ("final", "best"):
+        played = typed((summary or {}).get(name) or {}, EVALUATION, f"{path}: {name}")
+        if not all(map(number, played.get("returns") or ())):
+            raise ValueError(f"{path}: {name}: each of returns must be a number")
+    return summary
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[PastRun]:
@@ -107,7 +138,3 @@ def find_runs(paths: Iterable[str | Path]) -> list[PastRun]:
         for place in places:
             found.setdefault(place.resolve(), read_run(place))
     return list(found.values())
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

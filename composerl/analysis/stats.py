@@ -16,6 +16,7 @@ __all__ = ["aggregate", "bootstrap_interval", "improvement_over_tasks", "iqm",
 
 RESAMPLES = 2000
 LEVEL = 0.95
+DRAWN = 1 << 22  # numbers that are drawn at once
 
 Tasks = Sequence[Sequence[float]]
 
@@ -49,8 +50,12 @@ def bootstrap_interval(
     """
     scores = _scores("scores", scores)
     rows = np.random.default_rng(seed).integers(len(scores), size=(resamples, len(scores)))
-    values = statistic(scores[rows], axis=1)
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    # A part of the columns at a time: all resamples of a long curve are gigabytes.
+    columns = scores.reshape(len(scores), -1)
+    parts = np.array_split(columns, max(1, columns.shape[1] * rows.size // DRAWN), axis=1)
+    found = [np.quantile(statistic(part[rows], axis=1), ends, axis=0) for part in parts]
+    low, high = np.concatenate(found, axis=1).reshape(2, *scores.shape[1:])
     return low, high
 
 

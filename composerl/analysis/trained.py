@@ -10,6 +10,7 @@ from composerl._files import replace_file
 from composerl.analysis.curves import draw, panels_of
 from composerl.analysis.groups import group_runs
 from composerl.analysis.runs import read_run
+from composerl.bookkeeping.metrics import read_metrics
 from composerl.policy import Policy
 
 __all__ = ["Trained"]
@@ -26,7 +27,7 @@ class Trained(Policy):
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         """Arrays over the rows by name, NaN where a row has none; pandas.DataFrame takes them."""
-        rows = read_run(self.directory).metrics
+        rows = read_metrics(self.directory / "metrics.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 

@@ -8,29 +8,31 @@ point leaves the previous checkpoint whole.
 """
 
 import json
+import os
+import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from composerl._files import remove, replace_file
+from composerl._files import inside, replace_file, require_plain
 from composerl.bookkeeping.blocks import LARGE, Blocks
 from composerl.bookkeeping.console import say
 
 __all__ = ["best_path", "block_files", "checkpoints", "kind_of", "load_newest", "load_tree",
            "save_checkpoint", "save_tree"]  # fmt: skip
 
-#: The newest that is read. Files without blocks are written in the first, which all versions read.
-FORMAT = 2
+#: What is written, and the newest that is read. Up to 2 the checksum was of the tensors alone.
+FORMAT = 3
 KEPT = 2  # resume points of a run, unless it is told otherwise
 
 
@@ -40,13 +42,10 @@ def save_tree(path: Path, kind: str, tree: Any, check: Callable[[], None] | None
     encoded, tensors, names = _encode(tree, blocks)
     if blocks is not None:
         blocks.flush()
-    about = {"kind": kind, "tree": encoded, "blocks": names}
-    about |= {"checksum": _checksum(tensors), "format": FORMAT if names else 1}
-    header = {"composerl": json.dumps(about)}
-    try:
-        replace_file(path, lambda file: save_file(tensors, file, metadata=header), check)
-    except SafetensorError as error:
-        raise OSError(f"{path} could not be written: {error}") from error
+    about = {"kind": kind, "format": FORMAT, "tree": encoded, "blocks": names}
+    header = {"composerl": json.dumps(about | {"checksum": _checksum(about, tensors)})}
+    # Not by save_file: its errors do not tell a full disk, and its files are for one's own eyes.
+    replace_file(path, lambda file: file.write_bytes(save(tensors, header)), check)
 
 
 def kind_of(path: Path) -> str:
@@ -65,7 +64,8 @@ def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
             raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
         # Copies: a file that is still mapped into memory cannot be removed on Windows.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if _checksum(tensors) != header["checksum"]:
+        told, old = header.pop("checksum"), header["format"] < 3
+        if told != (_old_checksum(tensors) if old else _checksum(header, tensors)):
             raise ValueError(f"{path} is damaged: its checksum does not match")
         tree = header["tree"] if part is None else dict(header["tree"]["!dict"])[part]
         return _decode(tree, tensors, _blocks(path))
@@ -74,10 +74,8 @@ def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
 
 
 def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(require_plain(path), framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("composerl", "null"))
             if not isinstance(header, dict) or "tree" not in header:
                 raise ValueError(f"{path} was not written by composerl")
@@ -87,32 +85,65 @@ def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> A
                     f"up to {FORMAT}: update composerl"
                 )
             return use(header, file)
-    except (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
+
+
+#: What reading a file can raise that is not what it says it is.
+_DAMAGE = (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RuntimeError,
+           AttributeError, OverflowError, MemoryError)  # fmt: skip
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The resume points of a run, newest first."""
-    return sorted((run / "checkpoints").glob("step-*.safetensors"), reverse=True)
+    found = inside(run, "checkpoints").glob("step-*.safetensors")
+    return sorted((p for p in found if re.fullmatch(r"step-\d{12}", p.stem)), reverse=True)
 
 
 def best_path(run: Path) -> Path:
     """Where the best evaluated policy belongs."""
-    return run / "checkpoints" / "best.safetensors"
+    return inside(run, "checkpoints", "best.safetensors")
 
 
 def load_newest(run: Path) -> dict[str, Any] | None:
-    """The newest resume point of a run that can be read; None if it has none."""
-    found = checkpoints(run)
-    for path in found:
+    """The newest resume point of a run that can be read; None if it has none.
+
+    Blocks that are damaged are removed, and checkpoints that cannot be read get another name: who
+    goes on writes both anew.
+    """
+    unread: list[Path] = []
+    for path in checkpoints(run):
         try:
-            return load_tree(path, "checkpoint")
-        except ValueError as error:
-            if path == found[-1]:
-                raise ValueError(f"{error}; to start over delete {path.parent}") from error
+            state = load_tree(path, "checkpoint")
+        except (ValueError, OSError) as error:
+            problem = error
+            unread.append(path)
+            say(str(error))
+            continue
+        if unread:
             # Resuming is exact, so an older checkpoint costs time and nothing else.
-            say(f"{error}; going on from the checkpoint before it")
+            again = _step(unread[0]) - _step(path)
+            say(f"going on from step {_step(path)}: {again} steps are trained again")
+        for damaged in unread:
+            os.replace(damaged, _unused(damaged))
+        _blocks(path).mend(block_files(path))
+        return state
+    if unread:
+        raise ValueError(
+            f"{problem}; no checkpoint of {run} can be read: to train all {_step(unread[0])} steps "
+            f"again from the start delete {unread[0].parent}"
+        ) from problem
     return None
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
+
+
+def _unused(path: Path) -> Path:
+    """A name for what cannot be read, which may be anything: a link, a directory."""
+    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in range(1000))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def save_checkpoint(
@@ -122,23 +153,22 @@ def save_checkpoint(
 
     The newest ``keep`` of them stay. ``check`` may raise, before anything is published or removed.
     """
-    path = run / "checkpoints" / f"step-{step:012d}.safetensors"
+    path = inside(run, "checkpoints") / f"step-{step:012d}.safetensors"
     save_tree(path, "checkpoint", tree, check)
     found = checkpoints(run)
     used: set[Path] = set()
     for kept in found[:keep]:
         try:
             used.update(block_files(kept))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             say(f"{error}; nothing can be resumed from it")
     unused = found[keep:] + _blocks(path).others(used)
-    of_the_end = (run / "summary.json", run / "policy.safetensors")  # of a run that went on
-    unused += [old for old in of_the_end if old.exists()]
+    unused += [run / "summary.json", run / "policy.safetensors"]  # of a run that went on
+    unused = [old for old in unused if old.is_file()]
     if check is not None:
         check()  # after the list was made: nothing on it is a later owner's
     for old in unused:
-        with suppress(FileNotFoundError):
-            remove(old)
+        old.unlink(missing_ok=True)
     return path
 
 
@@ -149,11 +179,22 @@ def block_files(path: Path) -> list[Path]:
 
 
 def _blocks(path: Path, check: Callable[[], None] | None = None) -> Blocks:
-    return Blocks(path.parent / "blocks", check)
+    return Blocks(inside(path.parent, "blocks"), check)
 
 
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    """CRC of all bytes: safetensors notices a file cut short, but not a flipped bit."""
+def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """Of all that is read: safetensors notices a file cut short, but not a flipped bit."""
+    digest = xxhash.xxh3_128(json.dumps(header).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():  # nothing cannot be viewed as bytes
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _old_checksum(tensors: dict[str, Tensor]) -> int:
+    """Of the bytes of tensors alone, in files of earlier versions."""
     total = 0
     for name in sorted(tensors):
         tensor = tensors[name].cpu().contiguous()

@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from composerl.errors import printable
+
 __all__ = ["live_table", "print_table", "progress_bar", "run_progress", "say", "show_log",
            "summary_table", "time_left", "watched"]  # fmt: skip
 
@@ -23,7 +25,7 @@ _console = Console(stderr=True, highlight=False)
 
 def say(message: str) -> None:
     """A line for the person, on stderr, above a running progress bar."""
-    _console.print(message, markup=False, soft_wrap=True)
+    _console.print(printable(message), markup=False, soft_wrap=True)
 
 
 class _Say(logging.Handler):
@@ -61,7 +63,7 @@ def progress_bar(title: str, total: int, start: int) -> Iterator[Callable[[int, 
         console=_console,
         disable=not watched(),
     )
-    task = bar.add_task(title, total=total, completed=start, note="")
+    task = bar.add_task(printable(title), total=total, completed=start, note="")
 
     def advance(step: int, note: str) -> None:
         if not bar.disable:
@@ -175,11 +177,12 @@ def _table(
     align: Literal["left", "right"],
     caption: str | None = None,
 ) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns),
-                  caption=caption, caption_justify="left")  # fmt: skip
+    below = Text(printable(caption)) if caption else None
+    table = Table(title=Text(printable(title)), title_justify="left", title_style="bold",
+                  show_header=any(columns), caption=below, caption_justify="left")  # fmt: skip
     for i, column in enumerate(columns):
-        style = None if i else "cyan"
-        table.add_column(column, justify=align if i else "left", style=style, overflow="fold")
+        style, side = None if i else "cyan", align if i else "left"
+        table.add_column(Text(printable(column)), justify=side, style=style, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     return table

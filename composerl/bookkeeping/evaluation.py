@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -122,7 +123,10 @@ class Score:
         }
         played = enumerate(zip(result.returns, result.lengths, strict=True))
         self.episodes += [[step, number, *episode] for number, episode in played]
-        is_best = self.best is None or result.mean > self.best["return"]
+        # NaN, which nothing is larger than, is the best only until there is a number.
+        best = -math.inf if self.best is None else self.best["return"]
+        better = math.isnan(best) and not math.isnan(result.mean)
+        is_best = self.best is None or better or result.mean > best
         if is_best:
             self.best = self.latest
         self._since_best = 0 if is_best else self._since_best + 1

@@ -1,16 +1,19 @@
 """metrics.jsonl: one JSON row per logged step, safe to cut back when a run is resumed."""
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from composerl._files import replace_file
+from composerl._files import open_plain, parse_json, replace_file
+from composerl._schema import short, typed
 
-__all__ = ["MetricsFile", "read_metrics"]
+__all__ = ["MetricsFile", "metric_rows", "read_metrics"]
 
+_LINE = 1 << 24  # bytes that a row has less than
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -23,12 +26,12 @@ class MetricsFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file = self.path.open("ab+")
+        self._file = open_plain(self.path, "ab+")
         # A kill can leave half a line, which the next row would otherwise be glued to.
         self._file.seek(0)
         content = self._file.read()
         if not content.endswith(b"\n"):
-            self._file.truncate(content.rfind(b"\n") + 1)
+            self._keep(content[: content.rfind(b"\n") + 1])
 
     def write(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Append one row, with an integer "step"; returns it with Python's numbers only."""
@@ -61,9 +64,12 @@ class MetricsFile:
                 "the file this checkpoint was written with (to start over delete the run's "
                 "checkpoints)"
             )
+        self._keep(kept)
+
+    def _keep(self, content: bytes) -> None:
         self._file.close()
-        replace_file(self.path, lambda file: file.write_bytes(kept))
-        self._file = self.path.open("ab+")
+        replace_file(self.path, lambda file: file.write_bytes(content))
+        self._file = open_plain(self.path, "ab+")
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -72,24 +78,37 @@ class MetricsFile:
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; half a last line, as a kill leaves it, is not a row."""
+    return list(metric_rows(path))
+
+
+def metric_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The same rows, one after the other: a long run has more of them than fit into memory."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no metrics file at {path}")
-    lines = Path(path).read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("not an object")
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number} is not a JSON object: {error}") from error
-        # Only strings can be one of the three; an unhashable value must not be looked up.
-        rows.append({k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in row.items()})
-    return rows
+    with open_plain(Path(path)) as file:
+        for number in itertools.count(1):
+            where, line = f"{path}, line {number}", file.readline(_LINE)
+            if not line:
+                return
+            if not line.strip():
+                continue
+            try:
+                row = parse_json(line, where)
+            except ValueError:
+                if not line.endswith(b"\n") and len(line) < _LINE:
+                    return
+                raise
+            yield _checked(row, where)
+
+
+def _checked(row: Any, where: str) -> dict[str, Any]:
+    """A row of numbers and text, with the three strings that stand for numbers turned back."""
+    for key, value in typed(row, {"step": int}, where).items():
+        if not isinstance(value, int | float | str):
+            raise ValueError(f"{where}: {key} must be a number or text, got {short(value)}")
+        if isinstance(value, str):
+            row[key] = _NON_FINITE.get(value, value)
+    return row
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ was read, so it is older than the new owner; only the end of a finished run that
 (summary.json, policy.safetensors) has a name that comes again, and could be missing once.
 """
 
-import fnmatch
 import os
 import secrets
 import socket
@@ -25,12 +24,14 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from composerl._files import read_json, remove, write_json
+from composerl._files import inside, read_json, remove_asides, write_json
+from composerl._schema import typed
 from composerl.config.place import MARKS
 
 __all__ = ["NODE", "Owner", "grant", "owner_of"]
 
 _LOCK, _OWNER = MARKS
+_ABOUT = {"token": str, "host": str, "pid": int, "node": str}
 
 #: The variable by which :func:`grant` speaks to the process that is to be the owner.
 _GRANT = "COMPOSERL_GRANT"
@@ -50,7 +51,7 @@ class Owner:
             self._token = token if granted else secrets.token_hex(8)
             if not granted:
                 write_json(directory / _OWNER, {"token": self._token})
-            _remove_asides(directory)
+            _clean(directory)
             me = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
             me |= {"node": os.environ[NODE]} if NODE in os.environ else {}
             write_json(directory / _OWNER, me, self.check)
@@ -70,6 +71,7 @@ class Owner:
     def release(self) -> None:
         """Let others have it; what was taken over is not ours to release."""
         if owner_of(self.directory).get("token") == self._token:
+            _clean(self.directory)
             self._lock.release()
 
 
@@ -78,8 +80,9 @@ def owner_of(directory: Path) -> dict[str, Any]:
 
     Right after :func:`grant` there is the token alone.
     """
+    path = directory / _OWNER
     try:
-        return read_json(directory / _OWNER)
+        return typed(read_json(path), _ABOUT, str(path))
     except FileNotFoundError:
         return {}
 
@@ -100,8 +103,11 @@ def grant(directory: Path) -> tuple[str, dict[str, str]]:
 
 
 def _acquire(directory: Path) -> BaseFileLock:
+    path = inside(directory, _LOCK)
+    if path.exists() and (not path.is_file() or path.stat().st_size):  # it may be emptied
+        raise ValueError(f"{path} is not the empty file by which a run directory is locked")
     # Not of one thread: whichever closes the run releases it.
-    lock = FileLock(directory / _LOCK, timeout=0, thread_local=False)
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -112,11 +118,9 @@ def _acquire(directory: Path) -> BaseFileLock:
     return lock
 
 
-def _remove_asides(directory: Path) -> None:
-    """Remove what was written aside and never renamed, by a killed owner or by one cut off."""
-    for place, directories, files in os.walk(directory):
-        for name in fnmatch.filter(files + directories, ".*.tmp"):
-            # What an earlier owner still adds to, it has not checked yet: that fails by itself.
-            with suppress(OSError):
-                remove(Path(place, name))
-        directories[:] = [name for name in directories if not name.endswith(".tmp")]
+def _clean(directory: Path) -> None:
+    """Remove what a killed owner, or one cut off, has written aside in the places of a run."""
+    home = directory.resolve()  # the directory itself may be reached by a link
+    for place in (".", "checkpoints", "checkpoints/blocks", "images"):
+        if not (home / place).parent.is_symlink():  # beyond a link nothing is ours
+            remove_asides(home / place)

@@ -16,12 +16,22 @@ from typing import Any
 import yaml
 
 from composerl import __version__
-from composerl._files import read_json, read_yaml, write_json, write_text
+from composerl._files import inside, read_json, read_yaml, write_json, write_text
+from composerl._schema import typed
 from composerl.config import RunConfig, check_place, config_to_dict, may_change
+from composerl.config.place import MARKS
 
-__all__ = ["check", "choose", "compare", "create", "image_path", "note", "public", "resume_command",
-           "run_id", "settled", "slug", "usage", "versions"]  # fmt: skip
+__all__ = ["METADATA", "check", "choose", "compare", "create", "image_path", "note", "public",
+           "require_recipe", "resume_command", "run_id", "settled", "slug", "usage",
+           "versions"]  # fmt: skip
 
+#: What a run writes into, besides single checkpoints and pictures; W&B makes links of its own.
+PLACES = ("config.yaml", "metadata.json", "metrics.jsonl", "summary.json", "policy.safetensors",
+          "checkpoints/blocks", "checkpoints/best.safetensors", "images", "tensorboard",
+          "wandb/artifacts")  # fmt: skip
+#: What metadata.json says.
+METADATA = {"recipe": str, "command": list, "python": str, "platform": str, "versions": dict,
+            "git_commit": str, "run_id": str, "total": int}  # fmt: skip
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
 
 
@@ -43,7 +53,7 @@ def slug(name: str) -> str:
 
 def image_path(directory: Path, name: str, step: int, ending: str) -> Path:
     """Where a picture of a step belongs; its directory is made."""
-    path = directory / "images" / f"{slug(name)}-{step:08d}{ending}"
+    path = inside(directory, "images") / f"{slug(name)}-{step:08d}{ending}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -54,10 +64,21 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
         runs = sorted((Path("runs") / name).glob("*/config.yaml"), key=os.path.getmtime)
         hint = f", for example --out {runs[-1].parent}" if runs else ""
         raise ValueError(f"--resume needs --out, the directory of the run to go on with{hint}")
+    for place in (*PLACES, *MARKS):
+        inside(directory, *Path(place).parts)
     check_place(directory, config.resume)
     if config.resume:
         config_file = directory / "config.yaml"
+        require_recipe(_read_metadata(directory).get("recipe", name), name, directory)
         compare(read_yaml(config_file), config, str(config_file))
+
+
+def require_recipe(was: str, name: str, directory: Path) -> None:
+    """Refuse to go on with a run by another recipe."""
+    if was != name:
+        raise ValueError(
+            f"--resume: {directory} holds a run of {was}, which {name} cannot go on with"
+        )
 
 
 def settled(config: RunConfig) -> RunConfig:
@@ -132,8 +153,11 @@ def resume_command(directory: Path, config: RunConfig) -> str:
     elif getattr(module, "__name__", "") != "__main__" or not hasattr(module, "__file__"):
         recipe = getattr(module, "__recipe__", None)
         call = f"composerl.train({recipe!r}, " if recipe else f"{type(config).__name__}(..., "
-        return f"{call}out={str(directory)!r}, resume=True)"
-    return shlex.join([*command, "--out", str(directory), "--resume"])
+        again = f"env={config.env!r}, " if ":" in config.env else ""
+        return f"{call}{again}out={str(directory)!r}, resume=True)"
+    # What is imported is not taken from the directory, but said again.
+    env = ["--env", config.env] if ":" in config.env else []
+    return shlex.join([*command, *env, "--out", str(directory), "--resume"])
 
 
 def usage(directory: Path, config: RunConfig, own: bool) -> str:
@@ -150,7 +174,8 @@ def usage(directory: Path, config: RunConfig, own: bool) -> str:
 def _read_metadata(directory: Path) -> dict[str, Any]:
     """What metadata.json says; a damaged one is as good as none, since nothing depends on it."""
     try:
-        return read_json(directory / "metadata.json")
+        path = directory / "metadata.json"
+        return typed(read_json(path), METADATA, str(path))
     except (FileNotFoundError, ValueError):
         return {}
 

@@ -67,6 +67,10 @@ def evaluate(
         tau: With --dataset: share of a critic that enters its target at each update.
         critics: With --dataset: how many are learned; how far they are apart is shown.
     """
+    if not 0 <= seed < 1 << 32:
+        raise ValueError(f"--seed must be in [0, 2**32), got {seed}")
+    if episodes < 1:
+        raise ValueError(f"--episodes must be at least 1, got {episodes}")
     places = _places(runs)
     if video is not None and (len(places) > 1 or dataset is not None):
         raise ValueError("--video shows an episode of one policy that is played")

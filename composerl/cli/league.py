@@ -82,7 +82,7 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scal
     """The seeds; of each recipe and preset the name, the preset's and the flags; the scale."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: there is no such file")
-    values = read_yaml(file)
+    values = read_yaml(file, links=True)
     for key in values:
         if key not in KEYS:
             raise ValueError(f"{file}: unknown key {key!r}: {suggest(str(key), KEYS)}")

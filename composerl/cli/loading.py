@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from composerl._schema import imported
 from composerl.catalog import load_recipe
 from composerl.config import config_from_yaml
 
@@ -30,7 +31,7 @@ def load_policy(run: Path, which: str, env: str | None, recipe: Path | None) -> 
     check_run(run)
     import torch
 
-    from composerl.policy import imported, load
+    from composerl.policy import load
 
     actor = None
     if recipe is not None:

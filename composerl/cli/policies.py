@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from composerl._files import parse_json
 from composerl.cli.loading import Env, Recipe, Which, load_policy, print_json
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def predict(
     Without --obs or --npz, reads JSON lines from stdin and answers each with one line: an array
     (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
     {"reset": true} (a new episode, for policies with a memory) with itself. A policy of masked
-    actions needs {"observation": array, "action_mask": array}.
+    actions needs {"observation": array, "action_mask": array}. What cannot be answered is answered
+    with {"error": ...}; the exit code tells in the end that there was any.
 
     Args:
         run: Run directory, or a policy or checkpoint file in it.
@@ -42,7 +43,7 @@ def predict(
     if obs is not None and npz is not None:
         raise ValueError("--obs and --npz cannot be given together")
     if obs is not None:
-        given = _parse_json(obs, "--obs")
+        given = parse_json(obs, "--obs")
         print_json({"action": _act(load_policy(run, which, env, recipe), given, "--obs")})
     elif npz is not None:
         rows = _read_observations(npz)
@@ -82,16 +83,27 @@ def _serve(policy: Policy) -> None:
     """Answer JSON lines until stdin ends; each answer leaves at once, somebody may wait for it."""
     if sys.stdin.isatty():
         sys.stderr.write("one observation a line, as JSON; Ctrl-D ends\n")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="replace")  # what is no text ends no service
+    failed = number = 0
     for number, line in enumerate(sys.stdin, start=1):
         if not line.strip():
             continue
-        where = f"line {number}"
-        request = _parse_json(line, where)
-        if isinstance(request, dict) and request.get("reset") is True:
-            policy.reset()
-            print_json({"reset": True})
-            continue
-        print_json({"action": _act(policy, request, where)})
+        try:
+            print_json(_answer(policy, line, f"line {number}"))
+        except ValueError as error:
+            failed += 1
+            print_json({"error": str(error)})
+    if failed:
+        raise ValueError(f"{failed} of {number} lines were answered by an error")
+
+
+def _answer(policy: Policy, line: str, where: str) -> dict[str, Any]:
+    request = parse_json(line, where)
+    if isinstance(request, dict) and request.get("reset") is True:
+        policy.reset()
+        return {"reset": True}
+    return {"action": _act(policy, request, where)}
 
 
 def _act(policy: Policy, given: Any, where: str) -> Any:
@@ -109,7 +121,7 @@ def _act(policy: Policy, given: Any, where: str) -> Any:
             if observation.dtype.kind in "iu" and np.isin(observation, np.arange(256)).all():
                 observation = observation.astype(np.uint8)
         return policy.predict(observation, mask=mask).tolist()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -124,10 +136,3 @@ def _read_observations(path: Path) -> Any:
         there = ", ".join(sorted(names)) or "nothing"
         raise ValueError(f"--npz {path} has no key observations; it has {there}")
     return read_npz(path, (key,))[key]
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{where} is not valid JSON: {error}") from error

@@ -16,7 +16,16 @@ if TYPE_CHECKING:
         WorldModelConfig,
     )
     from composerl.config.place import check_place
-    from composerl.config.rules import Count, Finite, NonNegative, Positive, Rule, Share, Whole
+    from composerl.config.rules import (
+        Count,
+        Finite,
+        NonNegative,
+        Positive,
+        Rule,
+        Share,
+        Whole,
+        Widths,
+    )
     from composerl.config.settings import (
         LRSchedule,
         RunConfig,

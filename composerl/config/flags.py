@@ -3,14 +3,17 @@
 import json
 import os
 import re
+import shlex
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from composerl._files import inside
+from composerl._schema import imported
 from composerl.config.fields import declarations, docs, sections, suggest
 from composerl.config.place import check_place
 from composerl.config.rules import as_whole
@@ -38,7 +41,7 @@ def parse(
     given = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
     implied = config_class.implied(given)
     source, out = option(argv, "--config"), option(argv, "--out")
-    start = config_start(config_class, source, out, "--resume" in argv)
+    start = config_start(config_class, source, out, "--resume" in argv, given)
     about = sys.modules[config_class.__module__].__doc__
     with plain_errors():
         groups: Any = tyro.cli(
@@ -64,11 +67,28 @@ def wait_passively(threads: int) -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def config_start(config_class: type[C], source: Any, out: Any, resume: bool | None) -> C | None:
-    """What flags come on top of: a file, or the configuration of the run to resume."""
-    if source is None and resume and out and (Path(out) / "config.yaml").is_file():
-        source = Path(out) / "config.yaml"
-    return None if source is None else config_from_yaml(config_class, source)
+def config_start(
+    config_class: type[C], source: Any, out: Any, resume: bool | None, given: Collection[str]
+) -> C | None:
+    """What flags come on top of: a file, or the configuration of the run to resume.
+
+    A run directory may be somebody's: a module that its environment names is imported only if the
+    flag is among those ``given``.
+    """
+    if source is not None:
+        return config_from_yaml(config_class, source)
+    if not resume or not out or not (Path(out) / "config.yaml").is_file():
+        return None
+    path = inside(Path(out), "config.yaml")
+    start = config_from_yaml(config_class, path)
+    for name, value, used in (
+        ("env", start.env, [start.env]),
+        ("env-kwargs", json.dumps(start.env_kwargs), start.env_kwargs.values()),
+    ):
+        if name.replace("-", "_") not in given and not imported(*used):
+            way = f"--{name} {shlex.quote(value)}"
+            raise ValueError(f"{path} names a module to import: to import it, add {way}")
+    return start
 
 
 def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from composerl.config.fields import MAY_CHANGE, Section
-from composerl.config.rules import Count, Finite, NonNegative, Positive, Share, Whole
+from composerl.config.rules import Count, Finite, NonNegative, Positive, Share, Whole, Widths
 from composerl.config.settings import LRSchedule, RunConfig
 
 __all__ = ["DatasetConfig", "OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "ValueConfig",
@@ -51,7 +51,7 @@ class DatasetConfig(OptimizeConfig):
     """Behaviour to generate (random scripted noisy mixed) or a file: npz, D4RL HDF5, Minari."""
     dataset_size: Count = 40_000
     """Transitions of a generated dataset."""
-    dataset_seed: int = 0
+    dataset_seed: Whole = 0
     """Seed of a generated dataset."""
     normalize: bool = False
     """Standardise observations; the statistics become part of the policy."""
@@ -59,7 +59,7 @@ class DatasetConfig(OptimizeConfig):
     """Transitions in a batch."""
 
     networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (128, 128)
+    hidden: Widths = (128, 128)
     """Widths of the hidden layers."""
 
     def loading(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class OfflineConfig(DatasetConfig, LearnConfig):
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "constant"
     """How it falls, offline and once more online: to 0, or (step) by half at each quarter."""
-    tau: float = 0.02
+    tau: Share = 0.02
     """Share of the critics that enters their targets at each step."""
 
     online: ClassVar[Section]
@@ -152,7 +152,7 @@ class ReplayConfig(ActingConfig):
     """Transitions in a batch."""
 
     algorithm: ClassVar[Section]
-    tau: float = 0.02
+    tau: Share = 0.02
     """Share of a network that enters its target at each update."""
 
 
@@ -175,13 +175,13 @@ class ValueConfig(ReplayConfig):
     """Steps of reward before the bootstrap."""
     prioritized: bool = True
     """Replay rows with large errors more often."""
-    exponents: tuple[float, float] = (0.6, 0.4)
+    exponents: tuple[NonNegative, NonNegative] = (0.6, 0.4)
     """Of the priorities, and of the weights that make up for them."""
     beta_end: Share | None = None
     """What the latter has grown to, along a line, at the end of the run; it stays by default."""
 
     networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (128, 128, 128)
+    hidden: Widths = (128, 128, 128)
     """Widths of the state's layers and, last, of the head."""
     layer_norm: bool = True
     """LayerNorm in state layers and head: keeps CartPole from collapsing."""
@@ -193,7 +193,7 @@ class ValueConfig(ReplayConfig):
     """Updates for each step of all environments together."""
     lr_schedule: LRSchedule = "linear"
     """How it falls over the run; linearly to nearly 0, as the warm-up counts."""
-    tau: float = 0.005
+    tau: Share = 0.005
     average: Share = 0.996
     """Share of the past in the average of networks that is evaluated and kept; 0: the last one."""
     double: bool = False
@@ -218,7 +218,7 @@ class OffPolicyConfig(ReplayConfig):
     """Real transitions kept."""
 
     networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the hidden layers of actor and critics."""
 
     algorithm: ClassVar[Section]
@@ -264,7 +264,7 @@ class OnPolicyConfig(ActingConfig):
     """Steps in a minibatch."""
 
     networks: ClassVar[Section]
-    hidden: tuple[Count, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the hidden layers of all networks."""
 
     algorithm: ClassVar[Section]
@@ -275,9 +275,9 @@ class OnPolicyConfig(ActingConfig):
     lr_schedule: LRSchedule = "linear"
     gae_lambda: Share = 0.95
     """Between 0 (advantages of one step) and 1 (of the whole return)."""
-    clip: float = 0.2
+    clip: Positive = 0.2
     """PPO's clip of the probability ratio."""
-    value_clip: float | None = None
+    value_clip: Positive | None = None
     """Clip the change of the value estimates, too."""
     entropy_coeff: NonNegative = 0.01
     """Weight of the policy's entropy bonus."""

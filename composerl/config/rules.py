@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-__all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "as_whole",
-           "coerce"]  # fmt: skip
+from composerl._files import parse_json
+from composerl._schema import short
+
+__all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "Widths",
+           "as_whole", "coerce"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Rule:
     words: str
 
 
+LARGEST = 1 << 63
+
 # NaN fails every comparison, and infinity is no number of anything.
 Count = Annotated[int, Rule(lambda n: n >= 1, "at least 1")]
 Whole = Annotated[int, Rule(lambda n: n >= 0, "at least 0")]
@@ -31,6 +36,10 @@ Share = Annotated[float, Rule(lambda x: 0 <= x <= 1, "in [0, 1]")]
 Positive = Annotated[float, Rule(lambda x: 0 < x < math.inf, "positive")]
 NonNegative = Annotated[float, Rule(lambda x: 0 <= x < math.inf, "at least 0")]
 Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
+
+_Width = Annotated[Count, Rule(lambda n: n <= 1 << 14, "at most 16384")]
+#: Of hidden layers; what is refused would not fit into memory.
+Widths = Annotated[tuple[_Width, ...], Rule(lambda w: len(w) <= 64, "at most 64 widths")]
 
 
 def _words(choices: tuple[Any, ...]) -> set[Any]:
@@ -74,16 +83,19 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)
-        except ValueError:
-            raise ValueError(f"{name} must be a number, got {value!r}") from None
+        except (ValueError, OverflowError):
+            raise ValueError(f"{name} must be a number, got {short(value)}") from None
     if kind is int and isinstance(value, (float, str)) and (whole := as_whole(value)) is not None:
         return whole
     if kind is Path and isinstance(value, str):
         return Path(value)
+    if kind is int and isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        raise ValueError(f"{name} must be a number of 64 bits, got {short(value)}")
     # bool is a subclass of int, but True is no number of steps.
     if origin is None and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}, got {value!r}")
+    wanted = getattr(kind, "__name__", kind)
+    raise ValueError(f"{name} must be of type {wanted}, got {short(value)}")
 
 
 def as_whole(value: float | str) -> int | None:
@@ -98,9 +110,10 @@ def as_whole(value: float | str) -> int | None:
 def _json_object(name: str, value: Any) -> dict[str, Any]:
     """A dictionary that comes out of config.yaml and checkpoints as it went in."""
     try:
-        values = json.loads(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError):
+        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        values = parse_json(text, name)
+    except (TypeError, ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise ValueError(f'{name} must be a JSON object such as {{"size": 64}}, got {value!r}')
+        raise ValueError(f'{name} must be a JSON object such as {{"size": 64}}, got {short(value)}')
     return values

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -16,7 +17,14 @@ __all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "pre
 LRSchedule = Literal["constant", "linear", "cosine", "step"]
 
 _Seed = Annotated[int, Rule(lambda n: 0 <= n < 2**32, "in [0, 2**32)")]
-_Goal = Annotated[float, Rule(lambda x: not math.isnan(x), "a number")]
+_Threads = Annotated[int, Rule(lambda n: 1 <= n <= 1024, "from 1 to 1024")]
+_Project = Annotated[
+    str,
+    Rule(
+        re.compile(r"[^/\\#?%:\x00-\x1f]{1,128}").fullmatch,
+        "1 to 128 characters without / \\ # ? % :",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +52,7 @@ class RunConfig:
     recipe's presets (composerl recipes lists them); flags override it."""
     device: Annotated[str, MAY_CHANGE] = "cpu"
     """Torch device to train on; auto is cuda where there is one, else cpu."""
-    threads: Annotated[Count, MAY_CHANGE] = 1
+    threads: Annotated[_Threads, MAY_CHANGE] = 1
     """Torch threads; small networks are fastest with one (composerl doctor tells from where on)."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the updates: faster after half a minute. Auto: if the run is long enough to gain."""
@@ -58,13 +66,13 @@ class RunConfig:
     """Steps between checkpoints."""
     keep_checkpoints: Annotated[Count, MAY_CHANGE] = 2
     """How many of them stay, the newest; composerl evaluate ranks the policies in them."""
-    stop_at: Annotated[_Goal | None, MAY_CHANGE] = None
+    stop_at: Annotated[float | None, MAY_CHANGE] = None
     """Stop early when an evaluation's mean return reaches this."""
     patience: Annotated[Count | None, MAY_CHANGE] = None
     """Stop early after so many evaluations without a new best."""
     wandb: Annotated[Literal["auto", "online", "offline", "disabled"], MAY_CHANGE] = "auto"
     """Weights & Biases; auto is online when a key is configured, offline otherwise."""
-    wandb_project: Annotated[str, MAY_CHANGE] = "composerl"
+    wandb_project: Annotated[_Project, MAY_CHANGE] = "composerl"
     """Project in Weights & Biases."""
     wandb_entity: Annotated[str | None, MAY_CHANGE] = None
     """User or team there; by default the key's own."""
@@ -91,6 +99,8 @@ class RunConfig:
             for base, bare in bases:  # declared again as the same type, a field keeps their rules
                 if bare == plain:
                     coerce(f.name, value, base)
+            if isinstance(value, float) and math.isnan(value):  # no flag means it
+                raise ValueError(f"{f.name} must be a number, got nan")
             object.__setattr__(self, f.name, value)
         if self.device == "auto":  # here, as recipes and config.yaml are to have the real one
             import torch
@@ -124,7 +134,7 @@ def config_from_yaml(config_class: type[C], path: str | Path) -> C:
     A bare name, ``halfcheetah``, is that of a preset of the recipe, see :func:`preset_files`.
     """
     path = _find(config_class, Path(path))
-    values = read_yaml(path)
+    values = read_yaml(path, links=True)
     known = {f.name for f in fields(config_class)} - set(PLACE)
     for key in values:
         if key not in known:

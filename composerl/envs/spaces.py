@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from composerl._schema import short
 from composerl.envs.masks import MASK, has_mask
 from composerl.envs.opening import flat_space, open_gym
 
 __all__ = ["Spaces", "open_gym"]
+
+LARGEST = 1 << 31  # numbers in an observation, times actions to choose from
+_KINDS: dict[str, Any] = {"obs_shape": (int, np.integer), "low": (int, float), "high": (int, float),
+                          "num_actions": (int, np.integer), "obs_parts": str}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,7 @@ class Spaces:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, tuple(value))
+        self._require_types()
         if (self.low is None) == (self.num_actions is None):
             raise ValueError(
                 "Spaces needs either low and high (float actions) or num_actions (discrete), "
@@ -46,6 +53,19 @@ class Spaces:
             )
         if self.low is not None and (self.high is None or len(self.low) != len(self.high)):
             raise ValueError(f"low and high must have one length, got {self.low} and {self.high}")
+
+    def _require_types(self) -> None:
+        """Spaces may come from somebody's file."""
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            if any(not isinstance(v, kinds) or isinstance(v, bool) for v in values):
+                raise ValueError(f"{name} of spaces has a wrong type: {short(value)}")
+        sizes = (*self.obs_shape, *(() if self.num_actions is None else (self.num_actions,)))
+        if any(n < 0 for n in sizes) or math.prod(map(int, sizes)) > LARGEST:
+            raise ValueError(f"spaces of {short(sizes)} are refused: negative, or too large")
+        if self.obs_dtype not in ("float32", "uint8"):
+            raise ValueError(f"obs_dtype must be float32 or uint8, got {short(self.obs_dtype)}")
 
     @property
     def discrete(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composerl._files import read_json
+from composerl._files import open_plain, read_json
 from composerl.bookkeeping.console import time_left
 from composerl.bookkeeping.owner import owner_of
 
@@ -75,7 +75,7 @@ def read_progress(directory: Path) -> Progress:
 def _tail(path: Path) -> list[dict[str, Any]]:
     """The last rows of metrics; cut-off ones at either end do not count."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             start = max(file.seek(0, 2) - _TAIL, 0)
             file.seek(start)
             lines = file.read().split(b"\n")

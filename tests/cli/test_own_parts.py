@@ -292,7 +292,8 @@ def test_train_goes_on_where_an_interrupt_stopped_it(own):
     with pytest.raises(KeyboardInterrupt) as stop:
         composerl.train(recipe, out="out", width=6, steps=6, stop_at_step=3)
     hint = str(stop.value).partition("go on with: ")[2]
-    assert hint == f"composerl.train({recipe!r}, out='out', resume=True)"
+    env = "env='own_env:OwnPendulum-v0'"  # a module to import is not taken from the directory
+    assert hint == f"composerl.train({recipe!r}, {env}, out='out', resume=True)"
     policy = eval(hint, {"composerl": composerl})
     assert policy.metrics["step"].tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(policy.predict(np.eye(3)), whole.predict(np.eye(3)))

@@ -127,16 +127,19 @@ def _arm(kill_at: str) -> None:
 
         update.Update.__call__ = step
     elif where in ("checkpoint", "rename"):
-        save = checkpoint.save_file
+        replace = checkpoint.replace_file
 
-        def save_file(tensors: Any, file: Path, metadata: Any) -> None:
-            save(tensors, file, metadata=metadata)
-            if "checkpoint" in json.loads(metadata["composerl"])["kind"] and due():
-                if where == "checkpoint":
-                    os.truncate(file, file.stat().st_size // 2)
-                die()
+        def replace_file(path: Path, write: Any, check: Any = None) -> None:
+            def write_and_die(file: Path) -> None:
+                write(file)
+                if path.name.startswith("step-") and due():
+                    if where == "checkpoint":
+                        os.truncate(file, file.stat().st_size // 2)
+                    die()
 
-        checkpoint.save_file = save_file
+            replace(path, write_and_die, check)
+
+        checkpoint.replace_file = replace_file
     elif where == "row":
         write = metrics.MetricsFile.write
 

@@ -1,7 +1,7 @@
 """Readers of dataset files. None of them can execute what it reads."""
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 
 from composerl.data.offline.checks import KEYS, MINARI
 from composerl.data.offline.dataset import Dataset, Parts
+from composerl.data.offline.room import plain_item, require_honest_member, require_room
 
 __all__ = ["read_dataset", "read_npz"]
 
@@ -40,6 +41,8 @@ def read_dataset(path: str | Path) -> Dataset:
         )
     if not path.exists():
         raise FileNotFoundError(f"dataset {path} does not exist")
+    if not path.is_file():
+        raise ValueError(f"dataset {path} is neither a file nor a directory")
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _dataset(_nested(read_npz(path, KEYS)), str(path))
@@ -52,23 +55,27 @@ def read_dataset(path: str | Path) -> Dataset:
 
 def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Those of the keys that an npz file has, also as ``key/part``; others have no content."""
-    # np.load raises half a dozen types on a damaged file, depending on where the damage is.
-    damage = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
     # Asked first: numpy would advise to unpickle whatever is no zip archive.
-    if not zipfile.is_zipfile(path) and path.read_bytes()[:6] != b"\x93NUMPY":
-        raise ValueError(f"{path} is not a readable npz file: no zip archive, or cut short")
+    if not zipfile.is_zipfile(path):
+        with open(path, "rb") as opened:
+            if opened.read(6) != b"\x93NUMPY":
+                raise ValueError(f"{path} is not a readable npz file: no zip archive, or cut short")
+        raise ValueError(f"{path} holds one bare array, expected an npz file of named arrays")
+    # Here and below: a dozen types are raised on a damaged file, depending on where the damage is.
     try:
         file = np.load(path, allow_pickle=False)
-    except damage as error:
+    except Exception as error:
         raise ValueError(f"{path} is not a readable npz file: {error}") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} holds one bare array, expected an npz file of named arrays")
     with file:
         arrays = {}
         for key in file.files:
             try:
-                arrays[key] = file[key] if key.split("/")[0] in keys else np.empty(0)
-            except damage as error:
+                if key.split("/")[0] not in keys:
+                    arrays[key] = np.empty(0)
+                    continue
+                require_honest_member(file.zip, key, path)
+                arrays[key] = file[key]
+            except Exception as error:
                 raise ValueError(f"{path}: {key} cannot be read: {error}") from error
         return arrays
 
@@ -81,9 +88,14 @@ def _read_hdf5(path: Path) -> Dataset:
     except OSError as error:
         raise ValueError(f"{path} is not a readable HDF5 file: {error}") from error
     with file:
-        if any(name.startswith(_EPISODE) for name in file):
-            return _read_minari(file, path)
-        arrays = {k: _hdf5_array(file, k, str(path)) if k in KEYS else np.empty(0) for k in file}
+        try:
+            if any(name.startswith(_EPISODE) for name in file):
+                return _read_minari(file, path)
+            arrays = {k: _hdf5_array(file, k, path) if k in KEYS else np.empty(0) for k in file}
+        except ValueError:
+            raise
+        except Exception as error:  # as many types as HDF5 has parts that can be damaged
+            raise ValueError(f"{path} cannot be read, it may be damaged: {error}") from error
     return _dataset(arrays, str(path))
 
 
@@ -147,11 +159,13 @@ def _read_minari(file: Any, path: Path) -> Dataset:
     obs_parts: Parts | None = None
     # As text, episode_10 sorts before episode_2.
     for name in sorted(names, key=lambda name: int(name.removeprefix(_EPISODE))):
-        source, group = f"{path}: {name}", file[name]
+        source, group = f"{path}: {name}", plain_item(file, name, (), str(path))[0]
+        if not hasattr(group, "keys"):
+            raise ValueError(f"{source} is no group")
         if missing := [key for key in MINARI.values() if key not in group]:
             there = ", ".join(sorted(group)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)}; it has {there}")
-        held = {key: _hdf5_array(group, theirs, source) for key, theirs in MINARI.items()}
+        held = {key: _hdf5_array(group, theirs, path, name) for key, theirs in MINARI.items()}
         obs, steps, found = held["observations"], len(held["rewards"]), None
         if isinstance(obs, dict):
             obs, found = _joined(obs, f"{source}: observations")
@@ -186,9 +200,12 @@ def _read_minari(file: Any, path: Path) -> Dataset:
     return replace(Dataset.from_arrays(arrays, str(path), find_leaks=False), obs_parts=obs_parts)
 
 
-def _hdf5_array(group: Any, key: str, source: str) -> Any:
+def _hdf5_array(
+    group: Any, key: str, path: Path, name: str = "", above: tuple[int, ...] = ()
+) -> Any:
     """One array of a file, or those of a Dict by name; types are looked at before any reading."""
-    item = group.get(key)  # None for a link that leads nowhere
+    source = f"{path}: {name}" if name else str(path)
+    item, place = plain_item(group, key, above, source)
     if item is None:
         raise ValueError(f"{source}: {key} is a broken link, expected one plain array")
     if not hasattr(item, "dtype"):
@@ -198,15 +215,16 @@ def _hdf5_array(group: Any, key: str, source: str) -> Any:
                 "space), expected one plain array"
             )
         found: dict[str, np.ndarray] = {}
-        for name in item:
-            part = _hdf5_array(group, f"{key}/{name}", source)
+        for part_name in item:
+            part = _hdf5_array(group, f"{key}/{part_name}", path, name, (*above, place))
             below = part if isinstance(part, dict) else {"": part}
-            found |= {f"{name}/{rest}".rstrip("/"): array for rest, array in below.items()}
+            found |= {f"{part_name}/{rest}".rstrip("/"): array for rest, array in below.items()}
         return found
     if item.dtype.kind not in "biuf":
         raise ValueError(f"{source}: {key} has type {item.dtype}, expected plain numbers")
     if not item.shape:
         raise ValueError(f"{source}: {key} is a single number, expected one row per step")
+    require_room(math.prod(item.shape) * item.dtype.itemsize, path, key)
     try:
         return item[()]
     except OSError as error:
