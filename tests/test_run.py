@@ -193,9 +193,11 @@ def test_resume_refusals(tmp_path):
     out = tmp_path / "run"
     train(Config(out=out))
     with pytest.raises(ValueError, match=r"flavour was 'plain' in .* and is 'vanilla' now"):
-        Run(Config(out=out, resume=True, flavour="vanilla"))
+        Run(Config(out=out, resume=True, flavour="vanilla"), name="toy")
     with pytest.raises(ValueError, match="seed was 0"):
-        Run(Config(out=out, resume=True, seed=1))
+        Run(Config(out=out, resume=True, seed=1), name="toy")
+    with pytest.raises(ValueError, match="holds a run of toy, which test_run cannot go on with"):
+        Run(Config(out=out, resume=True))
     with pytest.raises(ValueError, match="holds no run"):
         Run(Config(out=tmp_path / "nothing", resume=True))
     with pytest.raises(ValueError, match="--resume needs --out"):
