@@ -17,7 +17,6 @@ __all__ = ["Curve", "curve_of", "draw", "legend_of", "panels_of", "require_matpl
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 COLUMNS = 3
-POINTS = 2000  # of a line: twice the pixels there are for it
 AXES = {"steps": ("step", "steps"), "time": ("time/seconds", "seconds")}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
@@ -42,8 +41,6 @@ class Curve:
 def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> Curve:
     """The interquartile mean over runs and its 95 % bootstrap interval, at every known ``x``.
 
-    Of more than :data:`POINTS` known ones, more than a picture can show, as many are taken.
-
     Runs that were measured at different places are interpolated between them. The aggregate ends
     where the first of the runs ends: it always is over all of them.
     """
@@ -55,7 +52,6 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     grid = grid[(grid >= start) & (grid <= end)]
-    grid = grid[_spread(len(grid))]
     unit = _same({run.unit for run in runs}, "steps") if x == "steps" else AXES[x][1]
     nothing = np.full(len(grid), np.nan)
     if not len(grid):  # no two of them overlap
@@ -69,11 +65,6 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
         middle[known] = iqm(values[:, known], axis=0)
         low[known], high[known] = bootstrap_interval(values[:, known])
     return Curve(name, lines, grid, middle, low, high, unit)
-
-
-def _spread(count: int) -> np.ndarray:
-    """Indices of at most so many points as are drawn, the first and the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(np.int64))
 
 
 def require_matplotlib() -> None:
@@ -142,8 +133,7 @@ def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
     count = len(curve.runs)
     if count > 1:
         for xs, ys in curve.runs:
-            few = _spread(len(xs))
-            axes.plot(xs[few], ys[few], color=colour, linewidth=0.6, alpha=0.35)
+            axes.plot(xs, ys, color=colour, linewidth=0.6, alpha=0.35)
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     apart = "" if len(curve.x) else ", no common steps"
     label = f"{curve.name} ({count} runs{apart})" if count > 1 else curve.name

@@ -16,7 +16,7 @@ __all__ = ["aggregate", "bootstrap_interval", "improvement_over_tasks", "iqm",
 
 RESAMPLES = 2000
 LEVEL = 0.95
-DRAWN = 1 << 22  # numbers that are drawn at once
+DRAWN = 1 << 20  # numbers that are drawn at once
 
 Tasks = Sequence[Sequence[float]]
 
