@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from composerl import __version__
 from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Player, greedy
+from composerl.envs.arguments import env_name
 from composerl.envs.masks import MASK
 from composerl.modules.mlp import Normalize
 
@@ -96,7 +99,7 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
         names: dict[str, Any] = {"input_names": inputs, "output_names": ["action"]}
         made = torch.onnx.export(_program(policy), dynamo=True, verbose=False, **names)
     assert made is not None  # what dynamo=True promises
-    content = made.model_proto.SerializeToString()
+    content = _labelled(made.model_proto, policy).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
@@ -105,6 +108,35 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
         return session.run(["action"], dict(zip(inputs, given, strict=True)))[0]
 
     return content, act
+
+
+def _labelled(model: Any, policy: Player) -> Any:
+    """The model with its batch axis named, and what it is for among its metadata; checked."""
+    import onnx
+
+    graph = model.graph
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == symbol:
+                axis.dim_param = "batch"
+    spaces = policy.spaces
+    actions: dict[str, Any] = {"action_low": spaces.low, "action_high": spaces.high}
+    if spaces.num_actions is not None:
+        actions = {"num_actions": spaces.num_actions}
+    about = {
+        "composerl_version": __version__,
+        "environment": env_name(policy.env) if policy.env is not None else None,
+        "environment_arguments": policy.env_kwargs or None,
+        "observation_shape": spaces.obs_shape,
+        "observation_dtype": spaces.obs_dtype,
+        **actions,
+    }
+    known = {key: value for key, value in about.items() if value is not None}
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items()}
+    onnx.helper.set_model_props(model, texts)
+    onnx.checker.check_model(model)
+    return model
 
 
 def _compare(policy: Player, act: Callable[..., np.ndarray], format: str) -> None:

@@ -134,3 +134,24 @@ def test_unknown_formats_are_refused(tmp_path):
     policy, _ = make("gaussian")
     with pytest.raises(ValueError, match="format must be one of onnx, pt2, got 'tflite'"):
         policy.export(tmp_path / "a", "tflite")
+
+
+def test_an_onnx_file_says_what_it_is_for(tmp_path):
+    """Its batch axis is called batch, and its metadata hold environment, bounds and version."""
+    onnx = pytest.importorskip("onnx")
+    actor = gaussian_actor(Spaces.of("Pendulum-v1"), (8,)).eval()
+    policy = Policy(actor, "Pendulum-v1", env_kwargs={"g": 5})
+    model = onnx.load(policy.export(tmp_path / "a.onnx"))
+    onnx.checker.check_model(model)
+    for value in (*model.graph.input, *model.graph.output):
+        axes = value.type.tensor_type.shape.dim
+        assert (value.name, axes[0].dim_param) in {("observation", "batch"), ("action", "batch")}
+    assert {prop.key: prop.value for prop in model.metadata_props} == {
+        "composerl_version": composerl.__version__,
+        "environment": "Pendulum-v1",
+        "environment_arguments": '{"g": 5}',
+        "observation_shape": "[3]",
+        "observation_dtype": "float32",
+        "action_low": "[-2.0]",
+        "action_high": "[2.0]",
+    }
