@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from composerl import analysis
-from composerl.config import config_start, suggest, wait_passively
+from composerl.config import config_start, preset_files, suggest, wait_passively
 
 if TYPE_CHECKING:
     from composerl.analysis import Trained
@@ -102,7 +102,7 @@ def load_recipe(recipe: str | Path) -> ModuleType:
 
 
 def copy_recipe(recipe: str, file: str | Path) -> Path:
-    """Copy a packaged recipe, to edit it; a file that exists is left alone."""
+    """Copy a packaged recipe, to edit it, with its presets and sweep; nothing is overwritten."""
     target = Path(file)
     if target.is_dir():
         target = target / f"{Path(recipe).stem}.py"
@@ -110,5 +110,18 @@ def copy_recipe(recipe: str, file: str | Path) -> Path:
         raise FileExistsError(f"{target} exists already: choose another name")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent}: there is no such directory")
-    shutil.copyfile(find_recipe(recipe), target)
+    source = find_recipe(recipe)
+    shutil.copyfile(source, target)
+    presets = target.parent / "presets" / target.stem
+    if preset_files(source) and not presets.exists():
+        shutil.copytree(source.parent / "presets" / source.stem, presets)
+    sweep, copied = (p.parent / "sweeps" / f"{p.stem}.yaml" for p in (source, target))
+    if sweep.is_file() and not copied.exists():
+        text = sweep.read_text(encoding="utf-8")
+        for old, new in ((f"  - {source.stem}\n", f"  - {target}\n"),
+                         (f"recipes/{source.name}", str(target)),
+                         (f"recipes/sweeps/{sweep.name}", str(copied))):  # fmt: skip
+            text = text.replace(old, new)
+        copied.parent.mkdir(exist_ok=True)
+        copied.write_text(text, encoding="utf-8")
     return target

@@ -56,6 +56,23 @@ def test_recipes_are_listed_copied_and_explained(cli, tmp_path, monkeypatch):
     assert "--expectile" in helped.out
 
 
+def test_presets_and_sweeps_are_copied_with_a_recipe(cli, tmp_path, monkeypatch):
+    """They work for the copy, and what was there already is left alone."""
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    assert cli("recipes", "copy", "iql_pendulum", "mine.py").out == "mine.py\n"
+    helped = cli("run", "mine.py", "--config", "hopper", "--help")
+    assert (helped.code, "Hopper" in helped.out) == (0, True)
+    sweep = yaml.safe_load((tmp_path / "sweeps" / "mine.yaml").read_text())
+    assert sweep["program"] == "mine.py"
+    assert sweep["command"][1:4] == ["composerl", "run", "mine.py"]
+    (tmp_path / "presets" / "mine" / "hopper.yaml").write_text("gamma: 0.5")
+    (tmp_path / "mine.py").unlink()
+    cli("recipes", "copy", "iql_pendulum", "mine.py")
+    assert (tmp_path / "presets" / "mine" / "hopper.yaml").read_text() == "gamma: 0.5"
+
+
 @pytest.mark.parametrize("name", sorted(composerl.recipes()))
 def test_every_copy_stands_alone(cli, name, tmp_path):
     """Also where the other recipes are not beside it."""
