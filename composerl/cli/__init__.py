@@ -20,6 +20,7 @@ from composerl.cli import (
     policies,
     recipes,
     runs,
+    starting,
     sweep,
     warmup,
 )
@@ -31,6 +32,7 @@ __all__ = ["main"]
 #: One function per command, its arguments the command's flags; dictionaries are nested.
 COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "recipes": recipes.recipes,
+    "new": starting.new,
     "run": recipes.run,
     "evaluate": evaluation.evaluate,
     "predict": policies.predict,
@@ -54,7 +56,7 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
 
 #: What commands are for, in ``composerl --help``.
 PURPOSES: dict[str, tuple[str, ...]] = {
-    "train": ("recipes", "run", "sweep", "league", "warmup"),
+    "train": ("recipes", "new", "run", "sweep", "league", "warmup"),
     "look": ("plot", "report", "compare"),
     "use": ("evaluate", "predict", "export"),
     "data": ("data",),

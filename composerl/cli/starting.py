@@ -1,0 +1,40 @@
+"""``composerl new``: a recipe, a loss and a test of one's own to start from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from composerl._files import write_text
+
+__all__ = ["new"]
+
+_TEMPLATES = {"recipe": "{}.py", "loss": "{}_loss.py", "test": "test_{}.py"}
+
+
+def new(name: Positional[str], *, out: Path = Path()) -> None:
+    """Write a recipe, a loss and a test to start from: new my_algorithm.
+
+    They train and pass as they are; then put your own equations in.
+
+    Args:
+        name: Of the algorithm, as a Python module is called.
+        out: Directory to write to, by default this one.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(
+            f"a name is small letters, digits and _, such as my_algorithm, got {name!r}"
+        )
+    if not out.is_dir():
+        raise FileNotFoundError(f"--out {out}: there is no such directory")
+    files = {kind: out / place.format(name) for kind, place in _TEMPLATES.items()}
+    if there := [str(path) for path in files.values() if path.exists()]:
+        raise FileExistsError(f"{', '.join(there)} exists already: choose another name")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    for kind, path in files.items():
+        text = Path(__file__).with_name("new").joinpath(f"{kind}.py.txt").read_text("utf-8")
+        write_text(path, text.replace("CLASS", title).replace("NAME", name))
+        print(path)
+    print(f"try: composerl run {files['recipe']} --steps 100, and pytest {files['test']}")
