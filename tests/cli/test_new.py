@@ -23,7 +23,7 @@ def test_what_is_written_passes_and_is_formatted(cli, tmp_path):
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "3 passed" in done.stdout, done.stdout + done.stderr
-    checks = [["check"], ["format", "--check"]]
+    checks = [["check", "--select=E,F,I"], ["format", "--check"]]
     for words in checks:
         command = [sys.executable, "-m", "ruff", *words, "--isolated", "--line-length=100", *names]
         told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
