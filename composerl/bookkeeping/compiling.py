@@ -36,6 +36,7 @@ class Cost:
 #: that these figures compile rather too late than too early.
 COSTS: dict[str, Cost] = {
     "cql": Cost(49.2, 9.4, 8.27),
+    "discrete_cql": Cost(10.8, 2.5, 0.72),
     "dynamics": Cost(16.0, 2.4, 0.73),
     "fqf": Cost(34.3, 3.0, 1.75),
     "gail": Cost(22.1, 3.6, 0.72),

@@ -61,6 +61,7 @@ def side(name: str, compiled: str) -> None:
         changes = shortest(config, Path(place, "run")) | {"compile": compiled}
         by = getattr(config, "rollout", getattr(config, "num_envs", 1))
         changes["steps"] += by * TURNS.get(name, 100)
+        changes["eval_every"] = changes["save_every"] = changes["steps"]
         recipe.main(replace(config, **changes))
     print(json.dumps(seconds))
 
