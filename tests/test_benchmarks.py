@@ -16,6 +16,7 @@ from benchmarks import (
     mixture,
     replay,
     sequences,
+    tables,
 )
 from benchmarks.limit import IQLLimit
 from benchmarks.timing import Case, in_turns
@@ -80,3 +81,7 @@ def test_the_ways_of_a_block_run(block: Any) -> None:
     for case in itertools.islice(block.benchmark(), 1):
         for way in case.ways.values():
             way()
+
+
+def test_the_page_of_speeds_is_made_of_the_results() -> None:
+    assert tables.PAGE.read_text() == tables.page(tables.results())

@@ -22,7 +22,7 @@ from . import (
     tables,
     updates,
 )
-from .results import show, where, write
+from .results import show, write
 from .timing import Benchmark, in_turns, settle
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the benchmarks, and no more")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way, at most")
     parser.add_argument("--json", type=Path, help="file that takes the figures, beside its others")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has it")
+    parser.add_argument("--eager", action="store_true", help="leave out what is compiled")
     parser.add_argument("--tables", action="store_true", help="write recipes/SPEED.md, and no more")
     args = parser.parse_args()
     if args.list:
@@ -69,14 +71,17 @@ def main() -> None:
     settle()
     console = Console()
     for name in args.names or BENCHMARKS:
-        found = {}
+        skipped = True
         for case in BENCHMARKS[name]():
-            found[case.name] = in_turns(case, args.rounds)
-            show(console, name, case.name, found[case.name])
-        if not found:
+            skipped = False
+            if args.only not in case.name:
+                continue
+            found = in_turns(case.eager() if args.eager else case, args.rounds)
+            show(console, name, case.name, found)
+            if args.json:
+                write(args.json, name, case.name, found)
+        if skipped:
             console.print(f"{name}: skipped, as what it compares with cannot be imported")
-        elif args.json:
-            write(args.json, name, {**where(), "cases": found})
 
 
 main()

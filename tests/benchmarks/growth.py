@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import collector, mixture, replay, updates
+from .results import told
 from .timing import Case, Figures
 
 PLOT = Path(__file__).parents[2] / ".github" / "growth.png"
@@ -34,7 +35,7 @@ class Series:
     def ways(self, held: dict) -> dict[str, dict[int, Figures]]:
         """Figures by way and size, of ways that there are at all sizes."""
         cases = held[self.benchmark]["cases"]
-        found = {size: cases[self.case(size)] for size in self.sizes}
+        found = {size: cases[self.case(size)]["ways"] for size in self.sizes}
         first = found[self.sizes[0]]
         shared = [way for way in first if all(way in figures for figures in found.values())]
         return {way: {size: found[size][way] for size in self.sizes} for way in shared}
@@ -57,11 +58,11 @@ SERIES = [
 
 
 def table(held: dict) -> str:
-    """CPU microseconds at each size, and in brackets the ratio to the first way."""
-    lines = ["| what | grows | way | CPU us (ratio) |", "|---|---|---|---|"]
+    """CPU time at each size, and in brackets the ratio to the first way."""
+    lines = ["| what | grows | way | time (ratio) |", "|---|---|---|---|"]
     for series in SERIES:
         for way, figures in series.ways(held).items():
-            at = [f"{n:,}: {f['us']:,.4g} ({f['ratio']:.2f})" for n, f in figures.items()]
+            at = [f"{n:,}: {told(f['us'])} ({f['ratio']:.2f})" for n, f in figures.items()]
             lines.append(f"| {series.what} | {series.unit} | {way} | {'; '.join(at)} |")
     return "\n".join(lines)
 
@@ -77,8 +78,11 @@ def plot(held: dict) -> None:
     for panel, series in zip(panels.flat, SERIES, strict=True):
         for way, figures in series.ways(held).items():
             ours = way.startswith("composerl")
-            panel.plot(figures, [f["us"] for f in figures.values()], label=way, marker="o",
-                       linewidth=2.2 if ours else 1.2, linestyle="-" if ours else "--")  # fmt: skip
+            panel.plot(
+                list(figures), [f["us"] for f in figures.values()], label=way, marker="o",
+                color="black" if way == "composerl" else None,
+                linewidth=2.2 if ours else 1.2, linestyle="-" if ours else "--",
+            )  # fmt: skip
         panel.set(xscale="log", yscale="log", title=series.what, xlabel=series.unit)
         panel.set_xticks(list(series.sizes), [f"{n:,}" for n in series.sizes])
         panel.set_xticks([], minor=True)

@@ -7,9 +7,9 @@ import os
 import platform
 import subprocess
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -33,28 +33,26 @@ def show(console: Console, benchmark: str, case: str, found: dict[str, Figures])
     console.print(table)
 
 
-def where() -> dict[str, Any]:
-    """When, on what machine and with which versions this is measured."""
-    versions = {"python": platform.python_version()}
-    for library in LIBRARIES:
-        try:
-            versions[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        "commit": _commit(),
-        "machine": f"{_processor()}, {os.cpu_count()} cores, one thread",
-        "versions": versions,
-    }
+def told(us: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} us"
 
 
-def write(path: Path, benchmark: str, entry: dict[str, Any]) -> None:
-    """Put one benchmark into the file; the others in it stay."""
+def write(path: Path, benchmark: str, case: str, found: dict[str, Figures]) -> None:
+    """Put one case into the file, with when, where and with what; the others in it stay."""
     held = json.loads(path.read_text()) if path.is_file() else {}
-    held[benchmark] = entry
-    text = json.dumps(dict(sorted(held.items())), indent=1)
-    path.write_text(text + "\n")
+    entry = held.setdefault(benchmark, {"cases": {}})
+    entry["machine"] = f"{_processor()}, {os.cpu_count()} cores"
+    entry["versions"] = {"python": platform.python_version()}
+    for library in LIBRARIES:
+        if find_spec(library.replace("-", "_")) is not None:
+            entry["versions"][library] = version(library)
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
+    entry["cases"][case] = {"date": date, "commit": _commit(), "ways": found}
+    path.write_text(json.dumps(held, indent=1, sort_keys=False) + "\n")
 
 
 def _commit() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import growth
-from .results import RESULTS
+from .results import RESULTS, told
 from .timing import Figures
 
 PAGE = Path(__file__).parents[2] / "recipes" / "SPEED.md"
@@ -25,7 +25,7 @@ test compares the two. `OMP_NUM_THREADS=1 python -m tests.benchmarks` measures a
 the parts; other libraries take part where they can be imported).
 
 All ways of a row do the same work in turns, in one process, on one thread; what is counted is CPU
-time. Numbers are ratios to the first way of the row, whose microseconds are given: medians over
+time. Numbers are ratios to the first way of the row, whose time is given: medians over
 rounds, quartiles in brackets; below 1 is faster. An update by hand has the networks, draws, metrics
 and priorities of ours, starts from the same weights and gives the same numbers, which a test shows;
 compiled, its loss is. TorchRL's losses are called as its documentation has it and do less in two
@@ -41,7 +41,7 @@ def page(held: dict[str, Any]) -> str:
     for title, benchmarks in SECTIONS.items():
         parts.append(f"## {title}\n\n" + _table({b: held[b] for b in benchmarks if b in held}))
     parts.append(
-        f"## Growth\n\nCPU microseconds, and in brackets the ratio to the first way.\n\n"
+        f"## Growth\n\nCPU time, and in brackets its ratio to that of the first way.\n\n"
         f"{growth.table(held)}\n\n![The same as curves](../.github/{growth.PLOT.name})"
     )
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -60,14 +60,17 @@ def write() -> None:
 
 def _where(held: dict[str, Any]) -> str:
     entries = held.values()
+    cases = [case for entry in entries for case in entry["cases"].values()]
+    dates = sorted(case["date"] for case in cases)
+    commits = ", ".join(sorted({case["commit"] for case in cases}))
+    machines = "; ".join(sorted({entry["machine"] for entry in entries}))
     versions = {
         f"{name} {number}" for entry in entries for name, number in entry["versions"].items()
     }
-    commits = ", ".join(sorted({entry["commit"] for entry in entries}))
-    dates = sorted(entry["date"] for entry in entries)
-    machines = "; ".join(sorted({entry["machine"] for entry in entries}))
-    return (f"Measured from {dates[0]} to {dates[-1]} (UTC) at commit {commits} on {machines}; "
-            f"{', '.join(sorted(versions))}.")  # fmt: skip
+    return (
+        f"Measured from {dates[0]} to {dates[-1]} (UTC) on {machines}, at {commits} (results.json "
+        f"has the commit of each row), with {', '.join(sorted(versions))}."
+    )
 
 
 def _table(held: dict[str, Any]) -> str:
@@ -76,11 +79,12 @@ def _table(held: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for benchmark, entry in held.items():
-        for case, ways in entry["cases"].items():
+        for case, found in entry["cases"].items():
+            ways = found["ways"]
             (first, base), *others = ways.items()
             named = [_ratio(ways[way]) if way in ways else "" for way in COLUMNS]
             rest = [f"{way} {_ratio(f)}" for way, f in others if way not in COLUMNS]
-            cells = [f"{benchmark}: {case}", f"{first}, {base['us']:,.4g} us", *named]
+            cells = [f"{benchmark}: {case}", f"{first}, {told(base['us'])}", *named]
             lines.append(f"| {' | '.join(cells)} | {'; '.join(rest)} |")
     return "\n".join(lines)
 

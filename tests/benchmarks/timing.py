@@ -6,7 +6,7 @@ import resource
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import process_time
 
 import torch
@@ -34,6 +34,12 @@ class Case:
     ways: Mapping[str, Step]
     each: float = 1
     warmup: int = 4
+
+    def eager(self) -> Case:
+        """The same without the ways that are compiled, which take minutes at first."""
+        ways = {name: way for name, way in self.ways.items() if "compiled" not in name}
+        ways.pop("limit", None)
+        return replace(self, ways=ways)
 
 
 #: Makes its cases one after the other, so that a case's memory is free before the next one's.

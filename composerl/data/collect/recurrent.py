@@ -38,8 +38,7 @@ class RecordCollector(VectorCollector):
     ``exploration_type``). It sees each record once, in order, when the next one is asked for, so
     that it acts by its newest weights. While actions are random it is not asked; it then takes
     over from its initial state, also in the middle of an episode. TorchRL's own collector gives
-    the same records in a :class:`~composerl.data.RecordEnv`, but takes twice as long (142 us a
-    record against 69, 16 environments of Catch and the smallest of Dreamer's networks).
+    the same records in a :class:`~composerl.data.RecordEnv`, but takes longer.
 
     Seeds, metrics, checkpoints and workers are those of :class:`~composerl.data.VectorCollector`:
     loading a ``state_dict`` plays the episodes under way again, and gives the policy its state

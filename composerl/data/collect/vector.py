@@ -28,12 +28,11 @@ class VectorCollector(LocalCollector):
     ``torchrl.collectors.Collector``, and the transitions are the same for the same seeds and
     actions. Where the environment is one made by :func:`composerl.envs.make_env` (a gymnasium
     environment, or a ``SyncVectorEnv`` of them), a rollout writes numpy buffers and builds one
-    TensorDict per batch, five times as fast; :attr:`fast` says so. It then applies the transforms
-    that take each number by itself (``DoubleToFloat``, ``RewardClipping``, ``RewardScaling``,
-    ``ObservationNorm`` with a ``loc`` and ``scale`` of its own; with two of them a step of
-    Pendulum takes 32 us against TorchRL's 160). Any other environment or transform, options that
-    need a TensorDict at each step, and policies with memory (``recurrent``), whose state TorchRL
-    carries as keys, take TorchRL's own way.
+    TensorDict per batch, which is faster (recipes/SPEED.md); :attr:`fast` says so. It then applies
+    the transforms that take each number by itself (``DoubleToFloat``, ``RewardClipping``,
+    ``RewardScaling``, ``ObservationNorm`` with a ``loc`` and ``scale`` of its own). Any other
+    environment or transform, options that need a TensorDict at each step, and policies with memory
+    (``recurrent``), whose state TorchRL carries as keys, take TorchRL's own way.
 
     A policy that has ``explore(observation) -> action`` on plain tensors, as those of
     :mod:`composerl.modules` do, is called by that, and only its action is stored. Others are called
