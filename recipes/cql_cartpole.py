@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, OfflineConfig, Section, Share, cli
+from composerl.config import Count, NonNegative, OfflineConfig, Positive, Section, Share, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -24,9 +24,9 @@ class Config(OfflineConfig):
     steps: Count = 3000
 
     algorithm: ClassVar[Section]
-    alpha: float = 1.0
+    alpha: NonNegative = 1.0
     """Weight of the penalty: 0 is plain double DQN, larger is more conservative."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Of the penalty's logsumexp."""
     double: bool = True
     """The online network chooses the target's action."""

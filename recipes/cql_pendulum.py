@@ -31,13 +31,13 @@ class Config(OfflineConfig):
     """Of SAC's temperature and of the Lagrange multiplier; that of --lr by default."""
     alpha_init: Positive = 1.0
     """SAC's temperature at the start."""
-    alpha: float = 1.0
+    alpha: NonNegative = 1.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
     num_random: Count = 10
     """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Of the penalty's logsumexp."""
-    lagrange: float | None = None
+    lagrange: NonNegative | None = None
     """Tune the weight so that the penalty stays at this gap, instead of a fixed alpha."""
     max_q_backup: bool = False
     """The target takes the best of several actions instead of one."""

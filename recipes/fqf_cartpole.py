@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, NonNegative, Section, ValueConfig, cli
+from composerl.config import Count, NonNegative, Positive, Section, ValueConfig, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -36,7 +36,7 @@ class Config(ValueConfig):
     """Keeps the fractions apart: larger is more uniform."""
     reuse_fractions: bool = False
     """Use the fractions of the state in the target too, as the authors' code does."""
-    kappa: float = 1.0
+    kappa: Positive = 1.0
     """Where the Huber loss turns linear."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, LRSchedule, OfflineConfig, Section, cli
+from composerl.config import Count, LRSchedule, NonNegative, OfflineConfig, Section, Share, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -30,9 +30,9 @@ class Config(OfflineConfig):
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "cosine"
     """How the actor's learning rate falls, offline and once more online."""
-    expectile: float = 0.7
+    expectile: Share = 0.7
     """Between 0.5 (value of the behaviour) and 1 (value of its best action)."""
-    beta: float = 3.0
+    beta: NonNegative = 3.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
 
 

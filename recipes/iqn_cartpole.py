@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, Section, ValueConfig, cli
+from composerl.config import Count, Positive, Section, ValueConfig, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -34,7 +34,7 @@ class Config(ValueConfig):
     """Samples of the target, per transition."""
     num_acting_quantiles: Count = 32
     """Quantiles whose mean ranks the actions."""
-    kappa: float = 1.0
+    kappa: Positive = 1.0
     """Where the Huber loss turns linear."""
 
 

@@ -26,7 +26,7 @@ class Config(OfflineConfig):
     steps: Count = 5000
 
     algorithm: ClassVar[Section]
-    alpha: float | None = 10.0
+    alpha: NonNegative | None = 10.0
     """Weight of the critic's value against imitation: smaller clones more, None is plain TD3."""
     policy_delay: Count = 2
     """Updates of the critics for each of the policy and of the targets."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, LRSchedule, OfflineConfig, Section, Whole, cli
+from composerl.config import Count, LRSchedule, NonNegative, OfflineConfig, Section, Whole, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -32,23 +32,23 @@ class Config(OfflineConfig):
     algorithm: ClassVar[Section]
     lr_schedule: LRSchedule = "cosine"
     """How the actor's learning rate falls, offline and once more online."""
-    loss_temperature: float = 1.0
+    loss_temperature: NonNegative = 1.0
     """Of the Gumbel regression: small is near the best action's value, large near the mean."""
-    max_value_diff_exp: float = 7.0
+    max_value_diff_exp: NonNegative = 7.0
     """Upper clip of the regression's exponent."""
     max_advantage_weight: float = 100.0
     """Upper bound of the weights of the imitated actions."""
     sample_random_times: Whole = 0
     """Uniform actions per state that also enter V's loss."""
-    action_noise: float = 0.0
+    action_noise: NonNegative = 0.0
     """Noise on the data's actions in V's loss, as a share of half their range."""
     vanilla_value_loss: bool = False
     """Use IQL's expectile in place of the Gumbel regression."""
     value_updates: Count = 1
     """Updates of V, each on a batch of its own, for each of the critics and of the policy."""
-    expectile: float = 0.9
+    expectile: NonNegative = 0.9
     """For --vanilla-value-loss."""
-    beta: float = 3.0
+    beta: NonNegative = 3.0
     """Multiplies the advantage: 0 clones the data, larger imitates only its best actions."""
 
 

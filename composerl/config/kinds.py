@@ -226,7 +226,7 @@ class OffPolicyConfig(ReplayConfig):
     """Updates for each environment step."""
     lr: NonNegative = 2e-3
     """Learning rate of actor and critics."""
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     """Entropy that the temperature is tuned to; minus the number of actions by default."""
     alpha_init: Positive = 1.0
     """Temperature at the start."""
