@@ -193,6 +193,8 @@ def test_report_is_one_page_with_everything(cli, toy, tmp_path):
     text = page.read_text()
     assert not re.search(r'(src|href)="(?!data:)', text)
     assert "<script" not in text
+    assert "@media print" in text
+    assert "figure { max-width: 100%; }" in text  # on a phone no picture is wider than the page
     assert text.count("data:image/png") == 3  # two curves and one training metric
     assert text.count("data:image/gif") == 1
     for words in (
