@@ -49,4 +49,5 @@ def shortest(config: RunConfig, out: Path) -> dict[str, Any]:
     steps = getattr(config, "warmup", 0) + by
     changes = {"out": out, "steps": steps, "compile": "on", "wandb": "disabled", "video": False}
     changes |= {"eval_every": steps, "eval_episodes": 1, "save_every": steps, "stop_at": None}
-    return changes | ({"epochs": None, "online_steps": 0} if hasattr(config, "epochs") else {})
+    offline = {"epochs": None, "online_steps": 0}  # of which cloning has no second phase
+    return changes | {name: value for name, value in offline.items() if hasattr(config, name)}

@@ -13,6 +13,7 @@ import yaml
 from harness import RECIPES, load_recipe, small_config
 
 from composerl.bookkeeping.compiling import COSTS, decide, mark_warm, warm_marker
+from composerl.cli.warmup import shortest
 
 PATHS = {path.stem: path for path in RECIPES}
 
@@ -109,6 +110,14 @@ def test_warmup_runs_the_updates_and_marks_the_settings(tmp_path, graphs, monkey
     config = parse(load_recipe(PATHS["iqn_cartpole"]).Config, flags)
     assert warm_marker(config, "iqn_cartpole").is_file()
     assert not warm_marker(replace(config, n_step=1), "iqn_cartpole").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(PATHS))
+def test_warmup_knows_the_settings_of_every_recipe(name, tmp_path):
+    config = load_recipe(PATHS[name]).Config()
+    short = replace(config, **shortest(config, tmp_path / "run"))
+    assert (short.compile, short.eval_episodes) == ("on", 1)
+    assert getattr(short, "online_steps", 0) == 0
 
 
 def test_a_run_that_is_not_compiled_imports_no_compiler(tmp_path):
