@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -47,7 +49,9 @@ def test_rows_that_had_to_go_are_told(raw, tmp_path, caplog):
     assert "data.npz: 1 rows dropped" in caplog.text
 
 
-def test_a_behaviour_by_name_prints_nothing(capfd):
+def test_a_behaviour_by_name_prints_nothing(capfd, monkeypatch):
+    # A run in this process shows what is logged, from then on.
+    monkeypatch.setattr(logging.getLogger("composerl"), "handlers", [])
     data = load_dataset("mixed", "CartPole-v1", size=300, seed=4)
     assert len(data) == 300
     assert data.actions.dtype == np.int64

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from composerl.envs.arguments import Env, env_name
 from composerl.envs.opening import open_gym
 from composerl.envs.spaces import Spaces
 
@@ -52,7 +53,7 @@ def cartpole(observation: np.ndarray) -> np.ndarray:
 CONTROLLERS: dict[str, Controller] = {"CartPole-v1": cartpole, "Pendulum-v1": pendulum}
 
 
-def controller_for(env: str, behaviour: str) -> Controller | None:
+def controller_for(env: Env, behaviour: str) -> Controller | None:
     """The controller that a behaviour needs in an environment: none if all is random."""
     if behaviour not in BEHAVIOURS:
         raise ValueError(
@@ -61,13 +62,14 @@ def controller_for(env: str, behaviour: str) -> Controller | None:
         )
     if behaviour == "random":
         return None
-    if env not in CONTROLLERS:
+    name = env_name(env)
+    if name not in CONTROLLERS:
         open_gym(env).close()  # an id that nobody knows is the first thing to tell
         raise ValueError(
-            f"behaviour {behaviour!r} needs a scripted controller, which {env} does not have; "
+            f"behaviour {behaviour!r} needs a scripted controller, which {name} does not have; "
             f"{' and '.join(sorted(CONTROLLERS))} do, 'random' works everywhere"
         )
-    return CONTROLLERS[env]
+    return CONTROLLERS[name]
 
 
 def random_share(behaviour: str, seed: int, episode: int) -> float:

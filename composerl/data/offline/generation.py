@@ -64,7 +64,7 @@ def generate(
             are kept, as only of those the version is known.
     """
     name = env_name(env)
-    controller = controller_for(name, behaviour)
+    controller = controller_for(env, behaviour)
     for what, value, least in (("size", size, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise ValueError(

@@ -188,10 +188,10 @@ def _demonstrator(
 ) -> tuple[Controller | None, str]:
     """What acts, and what to call it."""
     if isinstance(source, (str, Path)):
-        behaviour, name = str(source), env_name(env)
+        behaviour = str(source)
         if behaviour in ("noisy", "mixed"):
             raise ValueError(f"experts cannot be {behaviour!r}: expected 'scripted' or 'random'")
-        return controller_for(name, behaviour), f"{name} {behaviour}"
+        return controller_for(env, behaviour), f"{env_name(env)} {behaviour}"
     if source.spaces != spaces:
         raise ValueError(
             f"{source} is for {source.spaces.to_json()}, but the environment has {spaces.to_json()}"
