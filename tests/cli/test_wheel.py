@@ -71,5 +71,5 @@ def test_the_wheel_works_away_from_the_clone(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {path.name for path in place.iterdir()} - {"__pycache__"} == {
-        "run", "mine", "mine.py", "policy.pt2", "curves.png", "report.html"
+        "run", "mine", "mine.py", "presets", "sweeps", "policy.pt2", "curves.png", "report.html"
     }  # fmt: skip

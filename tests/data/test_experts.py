@@ -150,7 +150,7 @@ def test_a_trained_policy_plays(tmp_path):
 def test_a_poisoned_policy_runs_nothing(tmp_path):
     """The description names a network of the closed list, or nothing is built."""
     actor = gaussian_actor(Spaces.of("Pendulum-v1"))
-    actor.description = {"factory": "os.system", "spaces": {}, "arguments": {}}
+    actor.description = actor.description | {"factory": "os.system"}
     path = Policy(actor, "Pendulum-v1").save(tmp_path / "policy.safetensors")
     with pytest.raises(ValueError, match=r"unknown network 'os\.system'"):
         load_experts(composerl.load(path), "Pendulum-v1")

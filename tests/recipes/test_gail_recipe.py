@@ -91,7 +91,7 @@ def test_mistakes_leave_nothing_behind(tmp_path):
         ({"expert": "nobody"}, "unknown dataset 'nobody'"),
         ({"gradient_penalty": -1.0}, "gradient_penalty must be at least 0"),
         ({"demonstrations": 0}, "demonstrations must be at least 1"),
-        ({"clip": 0.0}, "clip_epsilon"),
+        ({"clip": 0.0}, "clip must be positive"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path / "run", **changes)
