@@ -38,7 +38,7 @@ def test_v_may_learn_at_a_pace_of_its_own(tmp_path, monkeypatch):
 
     monkeypatch.setattr(composerl.Update, "__call__", counted)
     recipe = load_recipe(PATHS["xql_pendulum"])
-    config = small_config(recipe, tmp_path / "run", value_updates=3, steps=20)
+    config = small_config(recipe, tmp_path / "run", value_updates=3, steps=20, log_every=1)
     recipe.main(config)
     assert len(calls) == 60
     rest = {"value_network", "actor_network", "qvalue_network"}
