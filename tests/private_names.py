@@ -46,6 +46,13 @@ PRIVATE = (
         "count each by torch._foreach_add_ in FusedAdam.step, as where some have no gradient",
     ),
     Private(
+        "torch.distributions.Categorical",
+        ("_validate_args",),
+        ("losses.distributions",),
+        "whether a distribution checks the actions, and must be asked itself for log_prob",
+        "let _is_plain in losses/distributions.py return False: log_prob and entropy say the same",
+    ),
+    Private(
         "torch",
         ("_dynamo",),
         ("optim.inductor",),

@@ -64,6 +64,12 @@ def views_know_their_base():
     assert first.item() == 1.0
 
 
+def categorical_knows_whether_it_checks():
+    logits = torch.zeros(2)
+    assert not torch.distributions.Categorical(logits=logits, validate_args=False)._validate_args
+    assert torch.distributions.Categorical(logits=logits, validate_args=True)._validate_args
+
+
 def dynamo():
     import torch._dynamo
 
@@ -253,8 +259,8 @@ def wandb_run():
 
 
 CANARIES = [
-    foreach, fused_adam, views_know_their_base, dynamo, inductor, module, new_unsafe, metadata,
-    tensordict_module, loss,
+    foreach, fused_adam, views_know_their_base, categorical_knows_whether_it_checks, dynamo,
+    inductor, module, new_unsafe, metadata, tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,
     wandb_run,
 ]  # fmt: skip

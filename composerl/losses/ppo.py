@@ -193,12 +193,13 @@ class ClipPPOLoss(RowLoss):
             loss_critic = torch.maximum(loss_critic, distance(near, target, self.loss_function))
 
         entropy = entropy_of(dist, batch, self.samples_mc_entropy)
-        (low, high), gone = self._clip, ratio - 1
+        # Metrics need no graph.
+        (low, high), gone = self._clip, ratio.detach() - 1
         rows = {
             "loss_objective": clipped_objective(ratio, advantage, low, high),
             "loss_critic": self.critic_coeff * loss_critic,
             "entropy": entropy,
-            "kl_approx": gone - log_ratio,
+            "kl_approx": gone - log_ratio.detach(),
             "clip_fraction": ((gone < -low) | (gone > high)).to(ratio.dtype),
         }
         if self.entropic:
