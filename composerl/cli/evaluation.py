@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from composerl.analysis.runs import find_runs
+from composerl import analysis
 from composerl.cli.loading import (
     Env,
     Recipe,
@@ -91,7 +91,7 @@ def _places(paths: tuple[Path, ...]) -> list[Path]:
     for path in paths:
         inside = path.is_dir() and not (path / "config.yaml").is_file()
         if inside and any(path.glob("*/**/config.yaml")):
-            found += [run.directory for run in find_runs([path])]
+            found += [run.directory for run in analysis.find_runs([path])]
         else:
             check_run(path)
             found.append(path)

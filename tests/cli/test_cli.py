@@ -105,7 +105,7 @@ def test_run_trains_a_copied_recipe(cli, tmp_path, monkeypatch):
 def test_the_way_to_resume_is_the_way_it_was_started(monkeypatch, argv, expected):
     from composerl.bookkeeping.rundir import resume_command
 
-    Config = type("Config", (), {"__module__": "__main__"})
+    Config = type("Config", (), {"__module__": "__main__", "env": "CartPole-v1"})
     monkeypatch.setattr(sys, "argv", argv)
     # pytest's own worker processes have none
     monkeypatch.setattr(sys.modules["__main__"], "__file__", argv[0], raising=False)
