@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from composerl import analysis
 from composerl._files import write_text
-from composerl.analysis.runs import find_runs
 from composerl.cli.loading import interval, print_json
 
 __all__ = ["compare", "plot", "report"]
@@ -67,7 +67,7 @@ def report(
     from composerl.analysis.report import page_of
 
     _check(runs, out, (".html", ".htm"))
-    write_text(out, page_of(find_runs(runs), key, group_by))
+    write_text(out, page_of(analysis.find_runs(runs), key, group_by))
     print(out)
 
 
