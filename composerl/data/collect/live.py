@@ -231,9 +231,11 @@ class Steps:
 
         size = torch.Size(self.ids.shape[1:] if single else self.ids.shape)
         names = ["time"] if single else [None, "time"]
-        ends = {"terminated": tensor(self.terminated), "truncated": tensor(self.truncated)}
-        ends["done"] = ends["terminated"] | ends["truncated"]
-        root = {key: torch.zeros_like(value) for key, value in ends.items()}
+        # numpy's calls: those of torch take several times as long on so few flags.
+        done = self.terminated | self.truncated
+        ends = {"terminated": tensor(self.terminated), "truncated": tensor(self.truncated),
+                "done": tensor(done)}  # fmt: skip
+        root = {key: tensor(np.zeros(done.shape, bool)) for key in ends}
         for key in self.said[0]:
             root[key] = torch.stack([said[key] for said in self.said], len(size) - 1)
         root["observation"] = tensor(self.obs)
