@@ -18,6 +18,7 @@ from composerl.bookkeeping import checkpoint, compiling, machine, rundir
 from composerl.bookkeeping.console import run_progress, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
+from composerl.bookkeeping.manifest import MANIFEST, write_manifest
 from composerl.bookkeeping.owner import Owner
 from composerl.bookkeeping.rows import Diverged, Rows
 from composerl.bookkeeping.signals import interrupts
@@ -287,6 +288,7 @@ class Run:
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
+        (self.directory / MANIFEST).unlink(missing_ok=True)  # of an earlier end of the run
         rundir.create(self.directory, self.name, self.config, self._owner.check)
         self._opened = Tracker(
             self.directory,
@@ -305,6 +307,8 @@ class Run:
         self._end = weakref.finalize(self, self._tracker.close, 1)
         # The id for a resume before the first checkpoint, the total for who watches.
         known = {"run_id": self._tracker.run_id, "total": self.total}
+        if state and rundir.changed(state["config"], self.config):
+            known["changed_at"] = self.step
         rundir.note(self.directory, self._owner.check, **known)
         self._tracker.metrics.truncate(state["metrics"] if state else 0)
         self._save_best()
@@ -381,6 +385,8 @@ class Run:
         if self._opened is not None:
             self._end.detach()
             self._opened.close(exit_code)
+        if exit_code == 0:  # now that every file is closed, and the directory still ours
+            write_manifest(self.directory, config_to_dict(self.config), self._owner.check)
         self._evaluator.close()
         self._owner.release()
         _OWNERS.pop(self.directory.resolve(), None)

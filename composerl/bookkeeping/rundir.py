@@ -21,17 +21,19 @@ from composerl._schema import typed
 from composerl.config import RunConfig, check_place, config_to_dict, may_change
 from composerl.config.place import MARKS
 
-__all__ = ["METADATA", "check", "choose", "compare", "create", "image_path", "note", "public",
-           "require_recipe", "resume_command", "run_id", "settled", "slug", "usage",
+__all__ = ["METADATA", "changed", "check", "choose", "compare", "create", "image_path", "note",
+           "public", "require_recipe", "resume_command", "run_id", "settled", "slug", "usage",
            "versions"]  # fmt: skip
 
 #: What a run writes into, besides single checkpoints and pictures; W&B makes links of its own.
 PLACES = ("config.yaml", "metadata.json", "metrics.jsonl", "summary.json", "policy.safetensors",
-          "checkpoints/blocks", "checkpoints/best.safetensors", "images", "tensorboard",
-          "wandb/artifacts")  # fmt: skip
+          "manifest.json", "checkpoints/blocks", "checkpoints/best.safetensors", "images",
+          "tensorboard", "wandb/artifacts")  # fmt: skip
 #: What metadata.json says.
 METADATA = {"recipe": str, "command": list, "python": str, "platform": str, "versions": dict,
-            "git_commit": str, "run_id": str, "total": int}  # fmt: skip
+            "git_commit": str, "run_id": str, "total": int, "changed_at": int}  # fmt: skip
+#: Settings, besides those of W&B, that a run's numbers do not show.
+_TRACELESS = ("save_every", "keep_checkpoints", "tensorboard", "video")
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
 
 
@@ -101,6 +103,15 @@ def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
                 f"--resume: {key} was {was!r} in {where} and is {value!r} now; "
                 "only steps and bookkeeping may change"
             )
+
+
+def changed(saved: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run goes on with settings that could leave a trace in its numbers."""
+    return any(
+        saved.get(key) != value
+        for key, value in config_to_dict(config).items()
+        if key not in _TRACELESS and not key.startswith("wandb")
+    )
 
 
 def create(directory: Path, name: str, config: RunConfig, check: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ from composerl.cli import (
     runs,
     starting,
     sweep,
+    verifying,
     warmup,
 )
 from composerl.config import suggest
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "plot": runs.plot,
     "report": runs.report,
     "compare": runs.compare,
+    "verify": verifying.verify,
     "sweep": sweep.sweep,
     "league": league.league,
     "data": {
@@ -60,7 +62,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     "look": ("plot", "report", "compare"),
     "use": ("evaluate", "predict", "export"),
     "data": ("data",),
-    "check": ("doctor",),
+    "check": ("verify", "doctor"),
 }
 
 #: Commands that also take a recipe's flags, and their own flags: with one value, with any number.

@@ -78,7 +78,7 @@ def half(run, tmp_path) -> Path:
     """A run that was killed between its last checkpoint and its end."""
     out = tmp_path / "half"
     shutil.copytree(run, out)
-    for name in ("summary.json", "policy.safetensors"):
+    for name in ("summary.json", "policy.safetensors", "manifest.json"):
         (out / name).unlink()
     metrics = out / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes()[:-20])

@@ -1,0 +1,211 @@
+"""Whether a run is what it says: its files, its evaluations and, trained again, its bits."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from composerl._files import inside
+from composerl._schema import imported, number
+from composerl.analysis.differences import first_difference
+from composerl.analysis.runs import PastRun, read_run
+from composerl.bookkeeping import manifest
+from composerl.bookkeeping.checkpoint import best_path, load_tree
+from composerl.bookkeeping.metrics import read_metrics
+from composerl.policy import Policy
+from composerl.run import EVALUATION_SEED
+
+__all__ = ["Claim", "verify_run"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that a run says of itself, and what came out."""
+
+    what: str
+    verdict: Literal["verified", "differs", "cannot be checked"]
+    why: str = ""
+
+
+def verify_run(
+    directory: Path,
+    load: Callable[[Path], Policy],
+    *,
+    train: Callable[[PastRun, Path], object] | None = None,
+    env: str | None = None,
+) -> Iterator[Claim]:
+    """Check a run's claims one after the other.
+
+    Args:
+        directory: of the run.
+        load: makes the policy of a file of the run.
+        train: trains again what this run says, into a new directory; None if that is not asked.
+        env: the run's environment, if a module is to be imported for it.
+    """
+    try:
+        told = manifest.read_manifest(directory)
+    except FileNotFoundError:
+        why = "there is none: the run has not finished, or is of an earlier version"
+        yield Claim(manifest.MANIFEST, "cannot be checked", why)
+        return
+    except (ValueError, OSError) as error:
+        yield Claim(manifest.MANIFEST, "differs", str(error))
+        return
+    yield from _files(directory, told)
+    yield from _inputs(told["made_with"])
+    try:
+        run = read_run(directory)
+    except (ValueError, OSError) as error:
+        yield Claim("evaluations", "cannot be checked", str(error))
+        return
+    if env is not None and env != run.env:
+        raise ValueError(f"--env is {env}, but that of {directory} is {run.env}")
+    here = _elsewhere(told["made_with"], "cpu")
+    yield _evaluation(run, "final", inside(directory, "policy.safetensors"), load, here)
+    yield _evaluation(run, "best", best_path(directory), load, here)
+    if train is not None:
+        here = _elsewhere(told["made_with"], run.config.get("device"))
+        yield from _replay(run, train, env, here)
+
+
+def _files(directory: Path, told: dict[str, Any]) -> Iterator[Claim]:
+    found, expected = manifest.contents(directory), told["files"]
+    wrong = [
+        Claim(name, "differs", why)
+        for name in {**expected, **found}
+        if (why := _file(found.get(name), expected.get(name)))
+    ]
+    yield from wrong
+    if not wrong:
+        yield Claim(f"{len(expected)} files", "verified", f"head {told['head']}")
+
+
+def _file(path: Path | None, told: dict[str, Any] | None) -> str:
+    """What is wrong with a file, in words; empty if nothing is."""
+    if path is None:
+        return "the file is gone"
+    if told is None:
+        return "the manifest does not know it"
+    try:
+        if (size := path.lstat().st_size) != told["bytes"]:
+            return f"it has {size} bytes, not {told['bytes']}"
+        same = manifest.digest(path) == told["sha256"]
+    except (ValueError, OSError) as error:
+        return str(error)
+    return "" if same else "its content is not that of the end of the run"
+
+
+def _inputs(made: dict[str, Any]) -> Iterator[Claim]:
+    for named, digest in (made.get("inputs") or {}).items():
+        file = manifest.input_file(named)
+        if file is None:
+            yield Claim(named, "cannot be checked", "the run learned from it, and it is not here")
+        elif manifest.digest(file) != digest:
+            yield Claim(named, "differs", "it is not what the run learned from")
+        else:
+            yield Claim(named, "verified", "the run learned from it")
+
+
+def _elsewhere(made: dict[str, Any], device: Any) -> str:
+    """How this machine differs from that of the run, in words; empty if it does not."""
+    was, now = (
+        {**(about.get("versions") or {}), **{k: about.get(k) for k in ("python", "cpu", "device")}}
+        for about in (made, manifest.made_here(device))
+    )
+    return ", ".join(f"{k} was {was.get(k)}, is {now[k]}" for k in now if was.get(k) != now[k])
+
+
+def _judge(what: str, difference: str | None, here: str, why: str = "") -> Claim:
+    if difference is None:
+        return Claim(what, "verified", why)
+    if here:
+        return Claim(what, "cannot be checked", f"{difference}; but {here}")
+    return Claim(what, "differs", difference)
+
+
+def _evaluation(
+    run: PastRun, which: str, file: Path, load: Callable[[Path], Policy], here: str
+) -> Claim:
+    what = f"returns of the {which} policy"
+    told = (run.summary or {}).get(which) or {}
+    returns = told.get("returns")
+    if not returns:
+        return Claim(what, "cannot be checked", "summary.json does not tell them")
+    try:
+        policy, rows = load(file), read_metrics(inside(run.directory, "metrics.jsonl"))
+        torch.set_num_threads(_threads(run))
+        result = policy.evaluate(len(returns), EVALUATION_SEED)
+    except (ValueError, OSError) as error:
+        return Claim(what, "cannot be checked", str(error))
+    at = [row["eval/return"] for row in rows
+          if "eval/return" in row and row["step"] == told.get("step")]  # fmt: skip
+    said = {f"episode {k} in summary.json": pair
+            for k, pair in enumerate(zip(returns, result.returns, strict=True))}  # fmt: skip
+    said["the mean in summary.json"] = told.get("return"), result.mean
+    said["the mean in metrics.jsonl"] = at[-1] if at else None, result.mean
+    wrong = (f"{name} is {a!r}, played again {b!r}" for name, (a, b) in said.items()
+             if not _same(a, b))  # fmt: skip
+    return _judge(what, next(wrong, None), here, f"{len(returns)} episodes")
+
+
+def _same(a: Any, b: float) -> bool:
+    return a == b or (number(a) and math.isnan(a) and math.isnan(b))
+
+
+def _threads(run: PastRun) -> int:
+    threads = run.config.get("threads")
+    return threads if isinstance(threads, int) and 1 <= threads <= 1024 else 1
+
+
+def _replay(
+    run: PastRun, train: Callable[[PastRun, Path], object], env: str | None, here: str
+) -> Iterator[Claim]:
+    what = "trained again: "
+    if why := _unrepeatable(run, env):
+        yield Claim(f"{what}metrics, policy", "cannot be checked", why)
+        return
+    reads: dict[str, Callable[[Path], Any]] = {
+        "metrics": _rows,
+        "policy": lambda place: load_tree(inside(place, "policy.safetensors"), "policy"),
+    }
+    with tempfile.TemporaryDirectory() as place:
+        again = Path(place) / "run"
+        try:
+            with redirect_stdout(sys.stderr):
+                train(run, again)
+            pairs = {kind: (read(run.directory), read(again)) for kind, read in reads.items()}
+        except (ValueError, OSError, RuntimeError) as error:
+            yield Claim(f"{what}metrics, policy", "cannot be checked", str(error))
+            return
+    for kind, pair in pairs.items():
+        yield _judge(f"{what}{kind}", first_difference(*pair), here)
+
+
+def _unrepeatable(run: PastRun, env: str | None) -> str:
+    """Why a run cannot be trained again, in words; empty if it can."""
+    kwargs = run.config.get("env_kwargs")
+    values = kwargs.values() if isinstance(kwargs, dict) else ()
+    if not imported("" if env else run.env, *values):
+        return f"a module is to be imported for {run.env}: say so by --env"
+    if run.config.get("collect") == "async":
+        return "it collected while it learned (--collect async), which never comes out twice"
+    if (at := run.metadata.get("changed_at")) is not None:
+        return f"it went on from step {at} with other settings, so config.yaml is half the story"
+    return ""
+
+
+def _rows(directory: Path) -> dict[str, Any]:
+    """The rows of metrics by step, without times."""
+    rows: dict[str, Any] = {}
+    for count, row in enumerate(read_metrics(inside(directory, "metrics.jsonl")), 1):
+        told = {key: value for key, value in row.items() if not key.startswith("time/")}
+        rows[f"row {count}, step {row['step']}"] = told
+    return rows
