@@ -288,7 +288,9 @@ class Run:
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
-        (self.directory / MANIFEST).unlink(missing_ok=True)  # of an earlier end of the run
+        if (old := self.directory / MANIFEST).exists():  # of an earlier end of the run
+            self._owner.check()
+            old.unlink()
         rundir.create(self.directory, self.name, self.config, self._owner.check)
         self._opened = Tracker(
             self.directory,

@@ -168,7 +168,7 @@ def whole(tmp_path_factory):
 
 
 #: How often a run looks at its token, see test_every_look_is_tried.
-LOOKS = 22
+LOOKS = 23
 
 
 def test_every_look_is_tried(whole):

@@ -98,8 +98,8 @@ def test_the_loop(tmp_path, capsys):
     assert {"eval/return", "eval/return_std", "eval/length"} <= set(rows[1])
     assert all(row["time/seconds"] >= 0 for row in rows)
     assert sorted(p.name for p in out.iterdir() if p.name[0] != ".") == [
-        "checkpoints", "config.yaml", "metadata.json", "metrics.jsonl", "policy.safetensors",
-        "summary.json",
+        "checkpoints", "config.yaml", "manifest.json", "metadata.json", "metrics.jsonl",
+        "policy.safetensors", "summary.json",
     ]  # fmt: skip
     names = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert names == [

@@ -12,7 +12,8 @@ before the new owner looks, and that one goes on from there, or it finds nothing
 Rows of metrics have no such order: a resumed run copies them to a file of its own, so that an
 earlier owner goes on with a file that nobody reads. What is removed was listed before the token
 was read, so it is older than the new owner; only the end of a finished run that is made longer
-(summary.json, policy.safetensors) has a name that comes again, and could be missing once.
+(summary.json, policy.safetensors, manifest.json) has a name that comes again, and could be missing
+once.
 """
 
 import os
