@@ -288,6 +288,9 @@ class Run:
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
+            if self.step - self._by >= self.total:
+                done = f"the run in {self.directory} has done {self.step} already"
+                raise ValueError(f"--steps {self.total}: {done}")
         if (old := self.directory / MANIFEST).exists():  # of an earlier end of the run
             self._owner.check()
             old.unlink()

@@ -612,6 +612,24 @@ def test_refused_resume_writes_nothing(tmp_path):
     assert files() == before
 
 
+def test_a_run_cannot_be_made_shorter(tmp_path):
+    """What it has done is done: nothing of it is rewritten."""
+    out = tmp_path / "run"
+
+    def loop(**cfg):
+        run = Run(Config(out=out, **cfg), name="toy")
+        for _ in run.steps(run.config.steps, by=2):
+            pass
+        return run.finish(actor())
+
+    loop(steps=5)
+    before = (out / "config.yaml").read_bytes(), (out / "metadata.json").read_bytes()
+    loop(steps=5, resume=True)  # it ended at 6, as it had to
+    with pytest.raises(ValueError, match=r"--steps 4: the run in .* has done 6 already"):
+        loop(steps=4, resume=True)
+    assert ((out / "config.yaml").read_bytes(), (out / "metadata.json").read_bytes()) == before
+
+
 @pytest.fixture(params=[True, False], ids=["collected", "kept"])
 def garbage(request):
     """With and without the garbage collector: nothing may hang on when it comes."""

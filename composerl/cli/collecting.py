@@ -30,7 +30,7 @@ def played(
     if policy.recurrent:
         raise ValueError(f"{source} has a policy with memory, which cannot be collected from yet")
     if policy.env is None:
-        raise ValueError(f"{source} does not know its environment: give it by --env module:Id")
+        raise ValueError(f"{source} is of an environment of its own: give it by --env module:Id")
     return play_episodes(
         policy.env,
         policy.predict,

@@ -169,7 +169,7 @@ def _by_dataset(
     policies: Iterator[tuple[Path, Policy]], dataset: str, settings: dict[str, Any], json: bool
 ) -> None:
     from composerl.analysis.fqe import fitted_q
-    from composerl.bookkeeping.console import print_table, progress_bar
+    from composerl.bookkeeping.console import print_table, progress_bar, say
     from composerl.data import load_dataset
 
     told: list[dict[str, Any]] = []
@@ -192,3 +192,4 @@ def _by_dataset(
     ]
     title = f"estimated return by {dataset}, discounted by {settings['gamma']:g}"
     print_table(title, ("policy", "return", "standard error", "critics apart"), rows)
+    say("a guess, most of all where policies leave the data; the errors are of the first states")

@@ -95,7 +95,11 @@ def suggest(name: str, known: set[str], *, flags: bool = False) -> str:
 
     names = {name: name for name in known}
     names |= {other: name for other, name in _SYNONYMS.items() if name in known}
-    near = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
+    plain = name.replace("-", "_")
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
+    if not near and plain:  # an algorithm for the only recipe that it has
+        begun = [other for other in known if other.startswith(f"{plain}_")]
+        near = begun if len(begun) == 1 else []
     if near:
         return f"did you mean {show(names[near[0]])}?"
     return f"known are {', '.join(show(name) for name in sorted(known))}"

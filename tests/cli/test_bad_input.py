@@ -151,6 +151,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["recipes", "copy"], "needs a name"),
         (["recipes", "copy", "iql_pendulum", "no/such/x.py"], "no such directory"),
         (["run", "iql_pendulm"], "did you mean iql_pendulum?"),
+        (["run", "iql"], "did you mean iql_pendulum?"),
         (["run", "missing.py"], "no such recipe file"),
         (["run", "text.py"], "it has no Config"),
         (["run", "iql_pendulum", "--expectile", "2", "--dataset-size", "500"], "expectile"),
