@@ -19,8 +19,8 @@ PAGES = {"all": HERE.parent / "README.md", "front": HERE.parent.parent / "README
 
 #: The rows of the front page, by the names of their files.
 FRONT = (
-    "iql_pendulum-noisy", "iql_pendulum-halfcheetah", "xql_pendulum-noisy", "bc_pendulum-noisy",
-    "cql_cartpole-mixed", "gail_cartpole-defaults", "ppo_cartpole-defaults",
+    "cql_pendulum-defaults", "iql_pendulum-mixed", "iql_pendulum-halfcheetah",
+    "xql_pendulum-mixed", "cql_cartpole-mixed", "gail_cartpole-defaults", "ppo_cartpole-defaults",
     "mbpo_pendulum-defaults",
 )  # fmt: skip
 
