@@ -70,7 +70,7 @@ def entropy_of(dist: Distribution, batch: TensorDictBase, samples: int) -> Tenso
         logits = dist.logits
         # What is impossible adds 0, which minus infinity times 0 is not.
         finite = logits.clamp(min=torch.finfo(logits.dtype).min)
-        return -(finite * logits.softmax(-1)).sum(-1)
+        return -(finite * logits.exp()).sum(-1)
     try:
         return sum_of_parts([dist.entropy()], batch)
     except NotImplementedError:
@@ -80,11 +80,16 @@ def entropy_of(dist: Distribution, batch: TensorDictBase, samples: int) -> Tenso
 
 
 def _is_plain(dist: Distribution) -> TypeGuard[Categorical]:
-    """Whether it is torch's own Categorical of logits, which checks nothing.
+    """Whether it has the equations of torch's own Categorical, of logits, and checks nothing.
 
-    Its equations, written out, have the same bits without the time of its broadcasts.
+    Written out they give the same without the time of its broadcasts.
     """
-    return type(dist) is Categorical and not dist._validate_args and "probs" not in vars(dist)
+    return (
+        isinstance(dist, Categorical)
+        and type(dist).log_prob is Categorical.log_prob
+        and not dist._validate_args
+        and "probs" not in vars(dist)
+    )
 
 
 def squashed_sample(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,6 +92,24 @@ class _TanhGaussianHead(BoxHead):
         return self.squash(torch.addcmul(loc, scale, torch.randn_like(loc)))
 
 
+class _Softmax(Categorical):
+    """torch's Categorical of logits, which it normalises in two operations and with checks."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = self._param = logits.log_softmax(-1)
+        self._num_events = logits.shape[-1]
+        Distribution.__init__(self, logits.shape[:-1], validate_args=False)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The most probable action, under the name by which TensorDict asks for it."""
+        return self.mode
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Categorical:
+        shape = (*batch_shape, self._num_events)
+        return Categorical(logits=self.logits.expand(shape), validate_args=False)
+
+
 class _CategoricalHead(Head):
     """Observation -> logits of the actions."""
 
@@ -169,7 +187,7 @@ def categorical_actor(
     head = _CategoricalHead(spaces, trunk, normalize)
     if spaces.masked:
         return _actor("categorical_actor", head, spaces, MaskedCategorical)
-    return _actor("categorical_actor", head, spaces, Categorical, validate_args=False)
+    return _actor("categorical_actor", head, spaces, _Softmax)
 
 
 def _actor(

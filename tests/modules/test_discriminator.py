@@ -162,6 +162,21 @@ def test_categorical_in_a_torchrl_module_call():
     assert actor.get_dist(data).log_prob(out["action"]).shape == (6,)
 
 
+def test_categorical_actors_distribution_is_torchs():
+    actor = categorical_actor(make_env("CartPole-v1", seed=0), (16,))
+    data = TensorDict({"observation": torch.randn(6, 4)}, [6])
+    dist = actor.get_dist(data)
+    same = torch.distributions.Categorical(logits=actor.module[0](data)["logits"])
+    action = torch.randint(2, (6,))
+    torch.testing.assert_close(dist.log_prob(action), same.log_prob(action))
+    torch.testing.assert_close(dist.entropy(), same.entropy())
+    torch.testing.assert_close(dist.probs, same.probs)
+    assert torch.equal(dist.deterministic_sample, same.mode)
+    assert torch.equal(dist.expand((3, 6)).mode, same.mode.expand(3, 6))
+    assert dist.sample(torch.Size([5])).shape == (5, 6)
+    assert torch.distributions.kl_divergence(dist, same).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("make", [gaussian_actor, tanh_gaussian_actor])
 def test_explore_draws_from_the_distribution_within_the_bounds(make):
     torch.manual_seed(0)
