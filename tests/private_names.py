@@ -53,6 +53,13 @@ PRIVATE = (
         "let _is_plain in losses/distributions.py return False: log_prob and entropy say the same",
     ),
     Private(
+        "torch.distributions.Categorical, of an object",
+        ("_num_events", "_param"),
+        ("modules.actors",),
+        "what its sample and shapes are made of, set without its own normalisation and checks",
+        "let categorical_actor use Categorical with validate_args=False",
+    ),
+    Private(
         "torch",
         ("_dynamo",),
         ("optim.inductor",),

@@ -70,6 +70,12 @@ def categorical_knows_whether_it_checks():
     assert torch.distributions.Categorical(logits=logits, validate_args=True)._validate_args
 
 
+def categorical_is_made_of_these():
+    dist = torch.distributions.Categorical(logits=torch.zeros(2, 3))
+    assert dist._num_events == 3
+    assert torch.equal(dist._param, dist.logits)
+
+
 def dynamo():
     import torch._dynamo
 
@@ -259,7 +265,8 @@ def wandb_run():
 
 
 CANARIES = [
-    foreach, fused_adam, views_know_their_base, categorical_knows_whether_it_checks, dynamo,
+    foreach, fused_adam, views_know_their_base, categorical_knows_whether_it_checks,
+    categorical_is_made_of_these, dynamo,
     inductor, module, new_unsafe, metadata, tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,
     wandb_run,
