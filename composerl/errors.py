@@ -8,6 +8,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 __all__ = ["guard", "plain_errors", "printable"]
@@ -30,10 +32,13 @@ def guard(action: Callable[[], Any]) -> None:
         action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{printable(str(stop))}\n" if str(stop) else "")
+        sys.stderr.write(f"{printable(str(stop)) or 'stopped'}\n")
         sys.exit(130)
     except Exception as error:
-        if os.environ.get("COMPOSERL_TRACEBACK") or not _meant_for_users(error):
+        if os.environ.get("COMPOSERL_TRACEBACK"):
+            raise
+        if not _meant_for_users(error):
+            sys.excepthook = partial(_from_recipe_on, sys.excepthook)
             raise
         if isinstance(error, BrokenPipeError):
             # Python would try once more to write what is left, and complain.
@@ -67,10 +72,19 @@ def _unboxed(box: str) -> str:
             continue
         said.append(line)
     sentence = " ".join(said).removeprefix("Error parsing ").partition(" Got errors:")[0]
+    if missing := re.fullmatch(r"Missing from (.*?): (.*)", sentence):
+        parts = _REQUIRED.findall(missing[2])
+        needs = ", ".join(f"{name} ({about[0].lower()}{about[1:]})" for name, about in parts)
+        return f"{missing[1]} needs {needs or missing[2]}"
     for pattern, words in _WORDS.items():
         sentence = re.sub(pattern, words, sentence)
     return sentence.rstrip(".") or "the command line is wrong"
 
+
+#: tyro's line about a word or flag that was not given: its name, and what it is.
+_REQUIRED = re.compile(
+    r"(?:-\w \S+, )?(--\S+(?= \S+)|[A-Z_]+)(?:(?<=[a-z]) \S+)? (.*?)\.? \(required\)"
+)
 
 #: tyro's words, and ours.
 _WORDS = {
@@ -78,6 +92,25 @@ _WORDS = {
     r"could not convert string to float: ": "expected a number, got ",
     r"no type matching (.*) could be instantiated from \[(.*)\]": r"expected \1, got \2",
 }
+
+
+def _from_recipe_on(
+    show: Callable[..., Any],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    """``show`` a traceback without the way from the command line to a recipe, if it leads there."""
+    inside = trace
+    while inside and inside.tb_frame.f_code is not guard.__code__:
+        inside = inside.tb_next
+    while inside and _NOT_THEIRS.match(inside.tb_frame.f_globals.get("__name__", "")):
+        inside = inside.tb_next
+    shown = inside or trace
+    show(kind, error.with_traceback(shown), shown)
+
+
+_NOT_THEIRS = re.compile(r"(composerl|importlib|_frozen_importlib\w*)(\.|$)")
 
 
 def _meant_for_users(error: Exception) -> bool:

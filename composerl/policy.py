@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +47,7 @@ class Policy:
     """
 
     directory: Path | None = None
+    _trained_in: str | None = None  # where load() did not import a module for it
 
     def __init__(
         self,
@@ -161,7 +163,17 @@ class Policy:
             for module, mode in modes.items():
                 module.training = mode
 
+    def require_env(self) -> None:
+        """Refuse to play where no environment is known: a run's own module is not imported."""
+        if self.env is None and self._trained_in is not None:
+            raise ValueError(
+                f"the policy was trained in {self._trained_in}, whose module is not imported "
+                f"unasked: load(..., env={self._trained_in!r}), or add "
+                f"--env {shlex.quote(self._trained_in)}"
+            )
+
     def _own_evaluator(self) -> Evaluator:
+        self.require_env()
         if self._evaluator is None:
             self._evaluator = Evaluator(self.env, self.env_kwargs)
         return self._evaluator
@@ -261,7 +273,15 @@ def load(
         env = trained_in
     if env_kwargs is None and env == trained_in and imported(*kwargs.values()):
         env_kwargs = kwargs
-    return Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
+    policy = Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
+    policy.directory, policy._trained_in = _run_of(Path(path)), trained_in
+    return policy
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run directory that is named, or that a policy or checkpoint file is in."""
+    places = [path] if path.is_dir() else path.absolute().parents[:2]
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 
 def holds_policy(path: str | Path) -> bool:

@@ -24,7 +24,7 @@ from composerl.bookkeeping.rows import Diverged, Rows
 from composerl.bookkeeping.signals import interrupts
 from composerl.bookkeeping.tracking import Tracker, require_tensorboard
 from composerl.bookkeeping.wandb_run import wandb_mode
-from composerl.config import RunConfig, config_to_dict
+from composerl.config import RunConfig, config_to_dict, require_recipe
 from composerl.envs.spaces import Spaces
 from composerl.policy import Policy
 
@@ -138,12 +138,16 @@ class Run:
                     self._end_step(save=stop.is_set())
                     show(self.step, self.score.latest)
                     if stop.is_set():
-                        way = rundir.resume_command(self.directory, self.config)
-                        raise KeyboardInterrupt(f"stopped at step {self.step}; go on with: {way}")
+                        raise KeyboardInterrupt(f"stopped at step {self.step}")
         # Not GeneratorExit, after `break` or an error in the body: finish() or the end will tell.
-        except (Exception, KeyboardInterrupt):
+        except Exception:
             self._close(1)
             raise
+        except KeyboardInterrupt as stop:
+            self._close(1)
+            where = str(stop) or "stopped before the first step"
+            way = rundir.resume_command(self.directory, self.config)
+            raise KeyboardInterrupt(f"{where}; go on with: {way}") from None
         finally:
             self._looping = False
 
@@ -326,7 +330,7 @@ class Run:
         machine.restore_rng(generators)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        rundir.require_recipe(state.get("recipe", self.name), self.name, self.directory)
+        require_recipe(state.get("recipe", self.name), self.name, self.directory)
         rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
         if (was := state["config"].get("threads", 1)) != (now := self.config.threads):
             say(f"--threads was {was} and is {now} now: the numbers may differ from one run's")

@@ -221,7 +221,7 @@ def test_what_the_rules_allow():
 
 
 def test_rules_hold_on_the_command_line_and_in_files(tmp_path):
-    with pytest.raises(ValueError, match="each of widths must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="each of --widths must be at least 1, got 0"):
         parse(Ruled, ["--widths", "3", "0"])
     with pytest.raises(ValueError, match="maybe must be at least 1, got -2"):
         parse(Ruled, ["--maybe", "-2"])

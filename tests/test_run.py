@@ -140,7 +140,7 @@ def test_env_kwargs_reach_evaluation_and_policy(tmp_path):
     assert light.evaluate(1).mean != plain.evaluate(1).mean
     again = composerl.load(tmp_path / "b")
     assert again.evaluate(1).mean == light.evaluate(1).mean
-    with pytest.raises(ValueError, match=r"env_kwargs was {'g': 0.0} in .* and is {} now"):
+    with pytest.raises(ValueError, match=r"--env-kwargs was {'g': 0.0} in .* and is {} now"):
         Run(Config(out=tmp_path / "b", resume=True), name="toy")
 
 

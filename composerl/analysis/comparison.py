@@ -57,7 +57,8 @@ class Comparison:
         sure = f"{self.interval[0]:.2f} to {self.interval[1]:.2f}" if self.interval else ""
         tasks = len(self.first.scores)
         lines = [
-            f"{self.first.path} is better than {self.second.path} with probability "
+            f"{'an episode' if self.unit == 'episodes' else 'a run'} of {self.first.path} does "
+            f"better than one of {self.second.path} with probability "
             f"{self.probability:.2f} ({sure or 'no interval'}"
             + (f", mean over {tasks} environments)" if tasks > 1 else ")"),
             *(f"note: {note}" for note in self.notes),

@@ -159,8 +159,7 @@ class Evaluator:
     ) -> None:
         if env is None:
             raise ValueError(
-                "the policy does not know its environment (a module that a run names is not "
-                "imported unasked): give it, by env=... or --env module:Id"
+                "the policy does not know its environment: give it, by env=... or --env module:Id"
             )
         self._make = env
         self._kwargs = dict(env_kwargs or {})

@@ -18,11 +18,11 @@ import yaml
 from composerl import __version__
 from composerl._files import inside, read_json, read_yaml, write_json, write_text
 from composerl._schema import typed
-from composerl.config import RunConfig, check_place, config_to_dict, may_change
+from composerl.config import RunConfig, check_place, config_to_dict, may_change, require_recipe
 from composerl.config.place import MARKS
 
 __all__ = ["METADATA", "changed", "check", "choose", "compare", "create", "image_path", "note",
-           "public", "require_recipe", "resume_command", "run_id", "settled", "slug", "usage",
+           "public", "resume_command", "run_id", "settled", "slug", "usage",
            "versions"]  # fmt: skip
 
 #: What a run writes into, besides single checkpoints and pictures; W&B makes links of its own.
@@ -75,14 +75,6 @@ def check(directory: Path, name: str, config: RunConfig) -> None:
         compare(read_yaml(config_file), config, str(config_file))
 
 
-def require_recipe(was: str, name: str, directory: Path) -> None:
-    """Refuse to go on with a run by another recipe."""
-    if was != name:
-        raise ValueError(
-            f"--resume: {directory} holds a run of {was}, which {name} cannot go on with"
-        )
-
-
 def settled(config: RunConfig) -> RunConfig:
     """The configuration with what the run to resume has decided in place of ``auto``."""
     file = None if config.out is None else Path(config.out) / "config.yaml"
@@ -100,7 +92,7 @@ def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
             was = "on" if was else "off"
         if key not in free and was != value:
             raise ValueError(
-                f"--resume: {key} was {was!r} in {where} and is {value!r} now; "
+                f"--resume: --{key.replace('_', '-')} was {was!r} in {where} and is {value!r} now; "
                 "only steps and bookkeeping may change"
             )
 

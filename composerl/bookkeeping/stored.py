@@ -9,6 +9,7 @@ from composerl._files import inside
 from composerl._schema import typed
 from composerl.bookkeeping.checkpoint import best_path, checkpoints, kind_of, load_tree
 from composerl.bookkeeping.console import say
+from composerl.config import check_run
 from composerl.envs.spaces import Spaces
 
 __all__ = ["read_policy"]
@@ -22,6 +23,7 @@ def read_policy(path: Path, which: str) -> tuple[Path, dict[str, Any]]:
 
     Of a run directory, if the file meant is damaged: what the newest checkpoint has that is not.
     """
+    check_run(path)
     if path.is_dir():
         file, tree = _of_run(path, which)
     else:

@@ -93,7 +93,9 @@ class Tracker:
             return "off", None
         if not self._run.offline:
             return str(self._run.url), None
-        return "offline", shlex.join(["wandb", "sync", os.path.relpath(Path(self._run.dir).parent)])
+        # All of them: each start of a run that was resumed left one.
+        pieces = shlex.quote(os.path.relpath(Path(self._run.dir).parents[1]))
+        return "offline", f"wandb sync {pieces}/offline-run-*"
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Send one row, which has an integer "step", to every sink."""

@@ -7,7 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -25,7 +25,7 @@ from composerl.cli import (
     verifying,
     warmup,
 )
-from composerl.config import suggest
+from composerl.config import look_here, suggest
 from composerl.errors import guard, plain_errors
 
 __all__ = ["main"]
@@ -79,8 +79,7 @@ WITH_FLAGS: dict[str, dict[str, tuple[str, ...]]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line; a user's mistake ends in one sentence and a non-zero exit."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if "" not in sys.path:  # what `python -m composerl` finds here: --env module:Id
-        sys.path.append("")
+    look_here()
     guard(lambda: _dispatch(words or ["--help"]))
 
 
@@ -117,10 +116,16 @@ def _find(commands: dict[str, Any], name: str) -> Any:
 def _later(command: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     """The command without doing it: what tyro complains about is told apart from what it says."""
 
-    @functools.wraps(command)
     def parsed(*words: Any, **flags: Any) -> Callable[..., Any]:
         return functools.partial(command, *words, **flags)
 
+    # The words of a command line have names; tyro would call each by its type.
+    hints = get_type_hints(command, include_extras=True)
+    for name, kind in hints.items():
+        if tyro.conf.Positional in getattr(kind, "__metadata__", ()):
+            hints[name] = Annotated[kind, tyro.conf.arg(metavar=name.upper())]
+    parsed.__annotations__, parsed.__doc__ = hints, command.__doc__
+    vars(parsed)["__signature__"] = inspect.signature(command)
     return parsed
 
 

@@ -13,11 +13,11 @@ from composerl.cli.loading import (
     Env,
     Recipe,
     Which,
-    check_run,
     interval,
     load_policy,
     print_json,
 )
+from composerl.config import check_run
 
 if TYPE_CHECKING:
     from composerl.policy import Policy
@@ -110,6 +110,7 @@ def _by_episodes(
 
     told: list[dict[str, Any]] = []
     for run, policy in policies:
+        policy.require_env()
         if video is not None:  # first: what cannot be drawn is told before all is played
             film_episode(policy, video, seed)
         told.append(_played(run, policy, episodes, seed))
@@ -169,9 +170,10 @@ def _by_dataset(
     policies: Iterator[tuple[Path, Policy]], dataset: str, settings: dict[str, Any], json: bool
 ) -> None:
     from composerl.analysis.fqe import fitted_q
-    from composerl.bookkeeping.console import print_table, progress_bar, say
+    from composerl.bookkeeping.console import print_table, progress_bar, say, show_log, watched
     from composerl.data import load_dataset
 
+    show_log()
     told: list[dict[str, Any]] = []
     fits: Any = None
     for run, policy in policies:
@@ -179,6 +181,8 @@ def _by_dataset(
         if fits != (env, kwargs, spaces):  # once, if all are of one environment
             data = load_dataset(dataset, env, spaces=spaces, env_kwargs=kwargs)
             fits = env, kwargs, spaces
+        if not watched():  # what nobody sees as a bar
+            say(f"{run}: learning its value by {settings['steps']:,} updates ...")
         with progress_bar(str(run), settings["steps"], 0) as show:
             estimate = fitted_q(policy, data, show=show, **settings)
         told.append({"run": str(run), "dataset": dataset, **vars(estimate), **settings})

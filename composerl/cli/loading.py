@@ -13,14 +13,13 @@ from tyro.conf import arg
 
 from composerl._schema import imported
 from composerl.catalog import load_recipe
-from composerl.config import config_from_yaml
+from composerl.config import check_run, config_from_yaml
 
 if TYPE_CHECKING:
     from composerl.policy import Policy
 
-__all__ = ["Env", "Recipe", "Which", "check_run", "interval", "load_policy", "print_json"]
+__all__ = ["Env", "Recipe", "Which", "interval", "load_policy", "print_json"]
 
-SHOWN = 8
 Which = Literal["final", "best"]
 Env = Annotated[str | None, arg(help="To play in another environment, or one of yours: module:Id.")]
 Recipe = Annotated[Path | None, arg(help="Its actor(cfg) makes a policy of modules of your own.")]
@@ -46,20 +45,6 @@ def load_policy(run: Path, which: str, env: str | None, recipe: Path | None) -> 
     policy = load(run, which=which, actor=actor, env=env)
     torch.set_num_threads(1)  # as in training: small networks are fastest so
     return policy
-
-
-def check_run(run: Path) -> None:
-    """Refuse what is no run; of a directory of runs, say which there are. Needs no torch."""
-    if not run.exists():
-        raise FileNotFoundError(f"{run}: there is no such run")
-    if not run.is_dir() or (run / "config.yaml").is_file() or any(run.glob("*.safetensors")):
-        return
-    if not any(run.iterdir()):
-        raise FileNotFoundError(f"{run} holds no run: the directory is empty")
-    if places := sorted(str(file.parent) for file in run.glob("**/config.yaml")):
-        places = [place for place in places if "wandb" not in Path(place).parts]
-        some = ", ".join(places[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
-        raise ValueError(f"{run} holds {len(places)} runs, name one of them: {some}")
 
 
 def print_json(values: Any) -> None:

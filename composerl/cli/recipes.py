@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from tyro.conf import Positional
@@ -40,11 +45,22 @@ def recipes(
     if name is not None:
         raise ValueError(f"recipes list takes no more words, got {name!r}")
     known = catalogue()
-    width = max(map(len, known), default=0)
+    left = max(map(len, known), default=0) + 2
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    wrap = partial(textwrap.wrap, width=max(wide - left, 40), break_on_hyphens=False)
     for name, line in known.items():
-        print(f"{name:{width}}  {line}")
-        if presets := preset_files(find_recipe(name)):
-            print(f"{'':{width}}  --config {' | '.join(presets)}")
+        first, *more = (*wrap(line), *wrap(_presets(name), subsequent_indent=" " * 9))
+        print("\n".join([f"{name:{left}}{first}", *(f"{'':{left}}{other}" for other in more)]))
+
+
+def _presets(recipe: str) -> str:
+    """What ``--config`` may name, by the extra it needs, which the first line of a preset says."""
+    extras: dict[str, list[str]] = {}
+    for name, file in preset_files(find_recipe(recipe)).items():
+        needs = re.search(r"^# Needs the extra (\w+)", file.read_text(encoding="utf-8"))
+        extras.setdefault(f" (extra {needs[1]})" if needs else "", []).append(name)
+    named = [f"{' | '.join(names)}{extra}" for extra, names in extras.items()]
+    return f"--config {', or '.join(named)}" if named else ""
 
 
 def run(

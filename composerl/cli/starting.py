@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -37,4 +38,5 @@ def new(name: Positional[str], *, out: Path = Path()) -> None:
         text = Path(__file__).with_name("new").joinpath(f"{kind}.py.txt").read_text("utf-8")
         write_text(path, text.replace("CLASS", title).replace("NAME", name))
         print(path)
-    print(f"try: composerl run {files['recipe']} --steps 100, and pytest {files['test']}")
+    first = "" if find_spec("pytest") else "pip install pytest, then "
+    print(f"try: composerl run {files['recipe']} --steps 100, and {first}pytest {files['test']}")

@@ -11,7 +11,8 @@ from tyro.conf import Positional, arg
 
 from composerl.catalog import load_recipe, recipes
 from composerl.catalog import train as train_recipe
-from composerl.cli.loading import check_run, load_policy, print_json
+from composerl.cli.loading import load_policy, print_json
+from composerl.config import check_run
 
 if TYPE_CHECKING:
     from composerl.analysis.runs import PastRun

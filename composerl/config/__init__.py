@@ -6,7 +6,15 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.config.fields import MAY_CHANGE, Section, may_change, suggest
-    from composerl.config.flags import cli, config_start, option, parse, start_with, wait_passively
+    from composerl.config.flags import (
+        cli,
+        config_start,
+        look_here,
+        option,
+        parse,
+        start_with,
+        wait_passively,
+    )
     from composerl.config.kinds import (
         DatasetConfig,
         OfflineConfig,
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
         ValueConfig,
         WorldModelConfig,
     )
-    from composerl.config.place import check_place
+    from composerl.config.place import check_place, check_run, require_recipe
     from composerl.config.rules import (
         Count,
         Finite,

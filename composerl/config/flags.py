@@ -1,5 +1,6 @@
 """The command line of a recipe: flags, from the fields of its configuration."""
 
+import inspect
 import json
 import os
 import re
@@ -12,15 +13,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from composerl._files import inside
+from composerl._files import inside, read_json
 from composerl._schema import imported
 from composerl.config.fields import declarations, docs, sections, suggest
-from composerl.config.place import check_place
+from composerl.config.place import check_place, require_recipe
 from composerl.config.rules import as_whole
 from composerl.config.settings import RunConfig, config_from_yaml
 from composerl.errors import guard, plain_errors
 
-__all__ = ["cli", "config_start", "option", "parse", "start_with", "wait_passively"]
+__all__ = ["cli", "config_start", "look_here", "option", "parse", "start_with", "wait_passively"]
 
 C = TypeVar("C", bound=RunConfig)
 
@@ -52,9 +53,19 @@ def parse(
             config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
         )
     values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
-    config = config_class(**values | implied)
+    try:
+        config = config_class(**values | implied)
+    except ValueError as error:
+        raise ValueError(_by_flag(str(error), config_class)) from error
     wait_passively(config.threads)
     return config
+
+
+def _by_flag(sentence: str, config_class: type[RunConfig]) -> str:
+    """A sentence that begins with a field, as it was typed: by its flag."""
+    start, name, rest = re.match(r"(each of )?(\w*)(.*)", sentence, re.DOTALL).groups("")  # type: ignore[union-attr]
+    known = {field.name for field in fields(config_class)}
+    return f"{start}--{name.replace('_', '-')}{rest}" if name in known else sentence
 
 
 def wait_passively(threads: int) -> None:
@@ -80,7 +91,11 @@ def config_start(
     if not resume or not out or not (Path(out) / "config.yaml").is_file():
         return None
     path = inside(Path(out), "config.yaml")
-    start = config_from_yaml(config_class, path)
+    try:
+        start = config_from_yaml(config_class, path)
+    except ValueError:
+        _check_recipe(config_class, Path(out))  # a better reason than its settings are
+        raise
     for name, value, used in (
         ("env", start.env, [start.env]),
         ("env-kwargs", json.dumps(start.env_kwargs), start.env_kwargs.values()),
@@ -89,6 +104,16 @@ def config_start(
             way = f"--{name} {shlex.quote(value)}"
             raise ValueError(f"{path} names a module to import: to import it, add {way}")
     return start
+
+
+def _check_recipe(config_class: type[RunConfig], directory: Path) -> None:
+    """Refuse a run of another recipe, if the directory says that it is one."""
+    name = Path(inspect.getfile(config_class)).stem
+    try:
+        was = read_json(directory / "metadata.json").get("recipe", name)
+    except (FileNotFoundError, ValueError):  # nothing depends on that file
+        return
+    require_recipe(str(was), name, directory)
 
 
 def cli(config_class: type[C], main: Callable[[C], Any], argv: Sequence[str] | None = None) -> None:
@@ -104,12 +129,19 @@ def start_with(
     more: str = "",
 ) -> None:
     """Parse the command line and call ``main``, which imports torch; what can be told first, is."""
+    look_here()
     config = parse(config_class, argv, prog, more)
     if config.out is not None:
         check_place(config.out, config.resume)
     if "torch" not in sys.modules and sys.stderr.isatty():  # for seconds nothing else is seen
         sys.stderr.write("loading torch and TorchRL ...\n")
     main(config)
+
+
+def look_here() -> None:
+    """Let ``--env module:Id`` find modules in the current directory, as ``python -m`` does."""
+    if "" not in sys.path:
+        sys.path.append("")
 
 
 def option(argv: Sequence[str], flag: str) -> str | None:
@@ -163,6 +195,7 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
     hints = typing.get_type_hints(config_class)
     switches = {name for name, kind in hints.items() if {"on", "off"} <= {*typing.get_args(kind)}}
     wholes = {n for n, kind in hints.items() if "int" in str(kind) and "float" not in str(kind)}
+    lists = {name for name, kind in hints.items() if typing.get_origin(kind) is tuple}
     words, name = [], ""
     for word, following in zip_longest(argv, argv[1:], fillvalue="--"):
         flag, equals, value = word.partition("=")
@@ -185,6 +218,8 @@ def _known_flags(config_class: type[RunConfig], argv: Sequence[str]) -> list[str
             words += [flag, *value[1:-1].replace(",", " ").split()]
         elif equals and name in wholes and (number := as_whole(value)) is not None:
             words.append(f"{flag}={number}")
+        elif name in lists and not equals and following.startswith("--"):
+            raise ValueError(f"{flag} needs one value or more, separated by spaces")
         elif name in known or hints.get(name.removeprefix("no_")) is bool:
             words.append(word)
         else:

@@ -1,8 +1,10 @@
-"""Whether a directory can take a run: asked first of all, before torch is imported."""
+"""Whether a directory can take a run, or has one: asked first of all, before torch is imported."""
 
 from pathlib import Path
 
-__all__ = ["MARKS", "check_place"]
+__all__ = ["MARKS", "check_place", "check_run", "require_recipe"]
+
+SHOWN = 8
 
 #: Files of a run's owner, which a kill right at the start leaves behind: no reason to refuse.
 MARKS = (".lock", ".owner")
@@ -24,3 +26,25 @@ def check_place(directory: Path, resume: bool) -> None:
         )
     if any(path.name not in MARKS and path.suffix != ".tmp" for path in directory.glob("*")):
         raise ValueError(f"--out {directory} is not empty: choose another directory")
+
+
+def require_recipe(was: str, name: str, directory: Path) -> None:
+    """Refuse to go on with a run by another recipe."""
+    if was != name:
+        raise ValueError(
+            f"--resume: {directory} holds a run of {was}, which {name} cannot go on with"
+        )
+
+
+def check_run(run: Path) -> None:
+    """Refuse what is no run; of a directory of runs, say which there are."""
+    if not run.exists():
+        raise FileNotFoundError(f"{run}: there is no such run")
+    if not run.is_dir() or (run / "config.yaml").is_file() or any(run.glob("*.safetensors")):
+        return
+    if not any(run.iterdir()):
+        raise FileNotFoundError(f"{run} holds no run: the directory is empty")
+    if places := sorted(str(file.parent) for file in run.glob("**/config.yaml")):
+        places = [place for place in places if "wandb" not in Path(place).parts]
+        some = ", ".join(places[:SHOWN]) + (", ..." if len(places) > SHOWN else "")
+        raise ValueError(f"{run} holds {len(places)} runs, name one of them: {some}")

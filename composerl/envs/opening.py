@@ -36,14 +36,24 @@ def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
         if env.startswith(PREFIXES):
             return open_game(env, **kwargs)
         return _plain(make_with(partial(gym.make, env), env, kwargs))
-    except ImportError as error:
-        game = {"MinAtar": "minatar", "ALE": "atari"}.get(env.partition("/")[0])
-        hint = f'; pip install "composerl[{game}]"' if game else ""
-        raise ValueError(
-            f"environment {env!r} needs a package that is not installed: {error}{hint}"
-        ) from error
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise ValueError(f"environment {env!r} {_lacks(env, error)}") from error
     except gym.error.Error as error:
         raise ValueError(f"environment {env!r} cannot be made: {error}") from error
+
+
+def _lacks(env: str, error: Exception) -> str:
+    """What an environment needs that is not installed, and the extra that has it."""
+    module, colon, _ = env.partition(":")
+    cause = error.__cause__ or error  # gymnasium says the same in more words
+    if colon and getattr(cause, "name", None) == module:
+        return f"names a module {module!r}, which is neither installed nor in this directory"
+    known = gym.registry.get(env)
+    if str(known and known.entry_point).startswith("gymnasium.envs.mujoco"):
+        return "needs MuJoCo, which is not installed; pip install 'composerl[mujoco]'"
+    game = {"MinAtar": "minatar", "ALE": "atari"}.get(env.partition("/")[0])
+    hint = f"; pip install 'composerl[{game}]'" if game else ""
+    return f"needs a package that is not installed: {cause}{hint}"
 
 
 class FlatBox(gym.spaces.Box):

@@ -284,4 +284,4 @@ def test_missing_extras_are_named(cli, run, tmp_path, monkeypatch):
     assert (helped.code, "--expectile" in helped.out) == (0, True)
     monkeypatch.setitem(sys.modules, "minatar.gym", None)
     refused = cli("run", "iqn_cartpole", "--env", "MinAtar/Breakout-v1")
-    assert refused.err.endswith('; pip install "composerl[minatar]"\n')
+    assert refused.err.endswith("; pip install 'composerl[minatar]'\n")

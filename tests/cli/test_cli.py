@@ -287,7 +287,7 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
     assert group["sides"][1]["interval"] is None
     assert f"no interval, as {first} has a single run" in group["notes"]
     told = " ".join(cli("compare", first, second).out.split())
-    assert f"{first} is better than {second} with probability" in told
+    assert f"an episode of {first} does better than one of {second} with probability" in told
     assert "says nothing about other seeds" in told
 
 

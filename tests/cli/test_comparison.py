@@ -18,7 +18,9 @@ def test_few_seeds_and_an_interval_without_width_are_told(tmp_path):
     a, b = group(tmp_path / "a", [5, 6, 7]), group(tmp_path / "b", [1, 2, 3], lr=0.1)
     found = composerl.compare(a, b)
     assert (found.probability, found.interval) == (1.0, (1.0, 1.0))
-    assert f"{a} is better than {b} with probability 1.00 (1.00 to 1.00)" in str(found)
+    assert f"a run of {a} does better than one of {b} with probability 1.00 (1.00 to 1.00)" in str(
+        found
+    )
     assert "note: 3 runs tell little: 5 seeds or more on each side do" in str(found)
     assert "that does not make it certain" in str(found)
 

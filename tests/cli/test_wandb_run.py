@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 from wandb_reader import read_wandb
@@ -88,6 +89,15 @@ def test_policies_and_checkpoints_are_versions_of_artifacts(tracked):
             assert os.path.getsize(path) > 0
 
 
+def uploaded(shown):
+    """The pieces that the command at the end of a run would send, as a shell names them."""
+    command = next(line for line in shown.splitlines() if line.startswith("upload it: wandb sync"))
+    words = command.removeprefix("upload it: ").replace("wandb sync", "printf '%s\\n'")
+    places = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True)
+    assert all(list(Path(place).glob("*.wandb")) for place in places.stdout.splitlines())
+    return places.stdout.splitlines()
+
+
 def test_flags_say_where_it_belongs_and_the_end_how_to_upload_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_RUN_GROUP", "of-the-fleet")
@@ -100,9 +110,9 @@ def test_flags_say_where_it_belongs_and_the_end_how_to_upload_it(tmp_path, capsy
     assert run.tags == ["iql_pendulum", "Pendulum-v1", "a", "b"]
     assert run.config["versions"]["torch"]
     assert "command" not in run.config  # a secret may be in it
-    command = next(line for line in shown.splitlines() if line.startswith("upload it: wandb sync"))
-    (place,) = shlex.split(command)[4:]
-    assert list((tmp_path / place).glob("*.wandb"))
+    assert len(uploaded(shown)) == 1
+    composerl.train("iql_pendulum", steps=30, out=out, resume=True)
+    assert len(uploaded(capsys.readouterr().out)) == 2  # each start left its own piece
     assert f'use it:    composerl.load("{out}").predict(observation)' in shown.splitlines()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
 import yaml
 from recipes.harness import RECIPES, load_recipe
@@ -71,7 +72,29 @@ def test_they_are_listed(capsys):
     command.recipes()
     lines = capsys.readouterr().out.splitlines()
     (place,) = (n for n, line in enumerate(lines) if line.startswith("mbpo_pendulum"))
-    assert lines[place + 1].split() == ["--config", "halfcheetah", "|", "hopper"]
+    assert lines[place + 1].strip() == "--config halfcheetah | hopper (extra mujoco)"
+
+
+def test_a_narrow_terminal_breaks_no_word(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    command.recipes()
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 60
+    assert {"minatar_space_invaders", "halfcheetah"} <= {*out.split()}
+
+
+@pytest.mark.parametrize(("recipe", "file"), PRESETS, ids=lambda path: path.stem)
+def test_what_a_preset_needs_it_says_first(recipe, file):
+    """By the id: what `composerl recipes` tells must not need the packages themselves."""
+    env = yaml.safe_load(file.read_text())["env"]
+    spec = gym.registry.get(env)
+    needs = {"ALE": "atari", "MinAtar": "minatar"}.get(env.split("/")[0])
+    if str(spec and spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        needs = "mujoco"
+    first = file.read_text().splitlines()[0]
+    assert first.startswith(f"# Needs the extra {needs}" if needs else "#")
+    assert needs or "extra" not in first
 
 
 def test_from_the_command_line_and_from_python(tmp_path):

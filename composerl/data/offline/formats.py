@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from composerl.data.offline.behaviours import BEHAVIOURS
 from composerl.data.offline.checks import KEYS, MINARI
 from composerl.data.offline.dataset import Dataset, Parts
 from composerl.data.offline.room import plain_item, require_honest_member, require_room
@@ -40,7 +41,10 @@ def read_dataset(path: str | Path) -> Dataset:
             f"{path} is not a Minari dataset in HDF5 format: it has no data/main_data.hdf5"
         )
     if not path.exists():
-        raise FileNotFoundError(f"dataset {path} does not exist")
+        make = f"composerl data make ENV --behaviour {path} -o {path}.npz"
+        behaviour = f": it is a behaviour, of which {make} writes a file"
+        hint = behaviour if str(path) in BEHAVIOURS else ""
+        raise FileNotFoundError(f"dataset {path} does not exist{hint}")
     if not path.is_file():
         raise ValueError(f"dataset {path} is neither a file nor a directory")
     suffix = path.suffix.lower()

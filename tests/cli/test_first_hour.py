@@ -1,0 +1,216 @@
+"""What made a new user stumble in the first hour, each as it is now."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import pytest
+
+import composerl
+from composerl.cli import starting
+from composerl.envs import make_env
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        (["run"], "composerl run needs NAME (a packaged recipe (see composerl recipes) or the "
+                  "path of a recipe file)"),
+        (["export"], "composerl export needs RUN (run directory, or a policy or checkpoint file in "
+                     "it), --out (file to write)"),
+        (["compare", "x"], "composerl compare needs B (the same)"),
+    ],
+)  # fmt: skip
+def test_words_that_are_missing_are_named(cli, words, needs):
+    result = cli(*words)
+    assert (result.code, result.err) == (2, f"error: {needs}\n")
+
+
+def test_help_calls_words_by_their_names(cli):
+    assert "usage: composerl run [-h] [OPTIONS] NAME\n" in cli("run", "--help").out
+    assert "usage: composerl data convert [-h] FILE OUT\n" in cli("data", "convert", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--lr=-1"], "--lr must be at least 0, got -1.0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
+        (["--hidden", "8", "0"], "each of --hidden must be at least 1, got 0"),
+        (["--hidden"], "--hidden needs one value or more, separated by spaces"),
+        (["--hidden", "--seed", "1"], "--hidden needs one value or more, separated by spaces"),
+    ],
+)
+def test_values_are_refused_by_their_flag(cli, flags, told):
+    result = cli("run", "iql_pendulum", *flags)
+    assert (result.code, result.err) == (2, f"error: {told}\n")
+
+
+def test_from_python_by_their_field():
+    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
+        composerl.train("iql_pendulum", batch_size=0)
+
+
+def test_another_recipe_is_named_when_a_run_is_resumed(cli, run):
+    result = cli("run", "gail_cartpole", "--out", run, "--resume")
+    told = f"--resume: {run} holds a run of iql_pendulum, which gail_cartpole cannot go on with"
+    assert (result.code, result.err) == (2, f"error: {told}\n")
+
+
+def test_a_behaviour_is_no_file(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = cli("data", "info", "mixed").err
+    assert "composerl data make ENV --behaviour mixed -o mixed.npz writes a file" in told
+    assert cli("data", "info", "x.npz").err == "error: dataset x.npz does not exist\n"
+
+
+def test_a_module_that_is_not_there_is_told_once(cli):
+    told = cli("run", "ppo_cartpole", "--env", "nomod:X-v0").err
+    assert told.count("nomod") == 2  # the id, and the module
+    assert "which is neither installed nor in this directory" in told
+
+
+def test_a_module_that_lacks_another_names_that_one(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lacking_env.py").write_text("import not_there_at_all\n")
+    told = cli("run", "ppo_cartpole", "--env", "lacking_env:X-v0").err
+    assert "needs a package that is not installed: No module named 'not_there_at_all'\n" in told
+
+
+def test_missing_mujoco_names_the_extra(monkeypatch):
+    def make(*_, **__):
+        raise gym.error.DependencyNotInstalled("MuJoCo is not installed")
+
+    monkeypatch.setattr(gym, "make", make)
+    with pytest.raises(ValueError, match=re.escape("pip install 'composerl[mujoco]'")):
+        make_env("Hopper-v5")
+
+
+def test_new_says_how_to_get_pytest(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(starting, "find_spec", lambda name: None)
+    told = cli("new", "mine", "--out", tmp_path).out
+    assert f"and pip install pytest, then pytest {tmp_path / 'test_mine.py'}\n" in told
+
+
+def test_a_loaded_policy_knows_its_directory(run):
+    assert composerl.load(run).directory == run
+    assert composerl.load(run / "policy.safetensors").directory == run
+    assert composerl.load(run / "checkpoints" / "best.safetensors").directory == run
+
+
+def test_a_file_alone_has_no_directory(run, tmp_path):
+    copy = composerl.load(run).save(tmp_path / "alone.safetensors")
+    assert composerl.load(copy).directory is None
+
+
+def test_load_of_a_group_names_its_runs(runs):
+    told = f"holds 2 runs, name one of them: {runs / 'iql_pendulum' / 'seed0'}, "
+    with pytest.raises(ValueError, match=re.escape(told)):
+        composerl.load(runs)
+
+
+def test_one_run_is_not_called_better(cli, run, runs):
+    words = cli("compare", run, runs / "iql_pendulum" / "seed1").out
+    assert f"an episode of {run} does better than one of " in words
+    words = cli("compare", run, runs / "iql_pendulum").out
+    assert f"a run of {run} does better than one of " in words
+    assert "(no interval)" in words
+
+
+def test_what_takes_long_is_told_where_nobody_watches(cli, run):
+    told = cli("evaluate", run, "--dataset", "random", "--steps", "20").err
+    assert f"{run}: learning its value by 20 updates ..." in told
+    assert "generating" in told
+
+
+def test_an_own_environment_is_told_as_a_flag(cli, tmp_path, monkeypatch):
+    """Not imported because a directory says so: but what to add is said."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "first_hour_env.py").write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        'gym.register("Own-v0", entry_point=CartPoleEnv, max_episode_steps=20)\n'
+    )
+    small = ["--steps", "64", "--rollout", "32", "--eval-episodes", "1", "--wandb", "disabled"]
+    flag = ["--env", "first_hour_env:Own-v0"]
+    assert cli("run", "ppo_cartpole", *flag, *small, "--out", "own").code == 0
+    del sys.modules["first_hour_env"]
+    for more in ([], ["--video", "own.gif"]):
+        told = cli("evaluate", "own", *more).err
+        assert told.endswith("or add --env first_hour_env:Own-v0\n")
+    assert "first_hour_env" not in sys.modules
+    assert cli("evaluate", "own", *flag, "--episodes", "1").code == 0
+
+
+def test_modules_here_are_found_by_a_recipe_run_as_a_script(tmp_path):
+    """Python puts the script's directory on its path, not this one."""
+    (tmp_path / "here_env.py").write_text("raise SystemExit('found')\n")
+    script = composerl.catalog.recipes_directory() / "ppo_cartpole.py"
+    done = subprocess.run(
+        [sys.executable, script, "--env", "here_env:X-v0"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.endswith("found\n")
+
+
+def test_a_traceback_begins_with_the_recipe(tmp_path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(
+        textwrap.dedent(
+            """\
+            from dataclasses import dataclass
+            from composerl.config import RunConfig, cli
+
+            @dataclass(frozen=True, kw_only=True)
+            class Config(RunConfig):
+                env: str = "CartPole-v1"
+                steps: int = 1
+
+            def main(cfg):
+                return 1 / 0
+
+            if __name__ == "__main__":
+                cli(Config, main)
+            """
+        )
+    )
+    for command in (["-m", "composerl", "run", "mine.py"], ["mine.py"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        first, place, line, *_, last = done.stderr.splitlines()
+        assert first == "Traceback (most recent call last):"
+        assert place == f'  File "{recipe}", line 10, in main'
+        assert line.strip() == "return 1 / 0"
+        assert last == "ZeroDivisionError: division by zero"
+        assert done.returncode == 1
+
+
+def test_ctrl_c_before_the_first_step_says_how_to_go_on(cli, tmp_path, monkeypatch):
+    """While it is evaluated for the first time, or W&B starts: the directory is a run already."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    flags = ["--dataset-size", "200", "--steps", "2", "--wandb", "disabled"]
+    with monkeypatch.context() as patch:
+        patch.setattr(composerl.Run, "_evaluate", interrupted)
+        stopped = cli("run", "cql_pendulum", "--out", tmp_path / "run", *flags)
+    assert stopped.code == 130
+    assert "stopped before the first step; go on with: " in stopped.err
+    assert "resume" in stopped.err.splitlines()[-1]
+    again = ["--out", tmp_path / "run", "--resume", "--eval-episodes", "1"]
+    assert cli("run", "cql_pendulum", *again).code == 0
+
+
+def test_ctrl_c_while_it_loads_is_answered(cli, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("composerl.cli.recipes.load_recipe", interrupted)
+    stopped = cli("run", "cql_pendulum")
+    assert (stopped.code, stopped.err) == (130, "stopped\n")
