@@ -155,7 +155,7 @@ def test_own_module_is_saved_and_asked_for(tmp_path):
 def test_missing_and_foreign_paths(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         composerl.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="no such run"):
         composerl.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match=r"best\.safetensors"):
         composerl.load(tmp_path, which="best")
@@ -206,7 +206,7 @@ def test_a_policy_file_cannot_cause_an_import(policy, tmp_path, monkeypatch):
     for named in ({"env": "evil_mod:Pendulum-v1"}, {"env_kwargs": {"env_id": "evil_mod:Any-v1"}}):
         save_tree(tmp_path / "policy.safetensors", "policy", policy.to_tree() | named)
         loaded = composerl.load(tmp_path)
-        with pytest.raises(ValueError, match="whose module is not imported unasked"):
+        with pytest.raises(ValueError, match="that is named is not imported unasked"):
             loaded.evaluate(1)
     assert composerl.load(tmp_path, env="Pendulum-v1").evaluate(1).lengths == (200,)
 

@@ -318,7 +318,8 @@ def test_values_that_tell_by_themselves_are_refused_without_torch():
             try:
                 parse(load_recipe(recipe).Config, flags)
             except ValueError as error:
-                assert f"--{name}".replace("_", "-") in str(error) and "\\n" not in str(error), error
+                flag = "--" + name.replace("_", "-")
+                assert flag in str(error) and "\\n" not in str(error), error
             else:
                 raise AssertionError(f"{flags} are accepted")
         assert "torch" not in sys.modules
