@@ -167,8 +167,8 @@ class Policy:
         """Refuse to play where no environment is known: a run's own module is not imported."""
         if self.env is None and self._trained_in is not None:
             raise ValueError(
-                f"the policy was trained in {self._trained_in}: a module that is named is not imported "
-                f"unasked: load(..., env={self._trained_in!r}), or add "
+                f"the policy was trained in {self._trained_in}: a module that is named is not "
+                f"imported unasked: load(..., env={self._trained_in!r}), or add "
                 f"--env {shlex.quote(self._trained_in)}"
             )
 

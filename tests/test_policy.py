@@ -157,6 +157,7 @@ def test_missing_and_foreign_paths(tmp_path):
         composerl.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such run"):
         composerl.load(tmp_path / "nothing")
+    (tmp_path / "config.yaml").touch()
     with pytest.raises(FileNotFoundError, match=r"best\.safetensors"):
         composerl.load(tmp_path, which="best")
     with pytest.raises(ValueError, match="'final' or 'best'"):
