@@ -212,10 +212,8 @@ class Run:
                 self.score.stopped = "stopped by the recipe"
             self._end_step(save=True)
         policy = self._policy()
-        if self.config.video:
-            film = rundir.image_path(self.directory, "episode", self.step, ".gif")
-            film_episode(policy, film, EVALUATION_SEED)
-            self._tracker.show(self.step, "videos/episode", "Video", str(film), format="gif")
+        if self.config.video == "on":
+            self._film(policy)
         # One for all evaluations: each table is an artifact of its own to W&B.
         columns = ["step", "episode", "return", "length"]
         self._tracker.show(self.step, "eval/episodes", "Table", columns, self.score.episodes)
@@ -256,7 +254,14 @@ class Run:
         if self.score.add(self.step, result, stop_at, self.config.patience):
             self._best_policy = copy.deepcopy(self._policy().to_tree())
             self._save_best()
+        if self.config.video == "every":
+            self._film(self._policy())
         return result
+
+    def _film(self, policy: Policy) -> None:
+        film = rundir.image_path(self.directory, "episode", self.step, ".gif")
+        film_episode(policy, film, EVALUATION_SEED)
+        self._tracker.show(self.step, "videos/episode", "Video", str(film), format="gif")
 
     def _policy(self, actor: nn.Module | None = None) -> Policy:
         actor = actor or self._actor

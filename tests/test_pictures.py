@@ -12,7 +12,8 @@ from wandb_reader import read_wandb
 
 from composerl import Run
 from composerl.analysis.pictures import open_loop
-from composerl.bookkeeping.images import write_png
+from composerl.bookkeeping.images import write_mp4, write_png
+from composerl.bookkeeping.metrics import read_metrics
 from composerl.modules import world_model
 
 
@@ -97,3 +98,35 @@ def test_a_run_saves_images_when_evaluations_are_due(tmp_path):
     (logged,) = read_wandb(tmp_path / "a")
     pictures = [row for row in logged.history if "images/strip" in str(row)]
     assert [row["step"] for row in pictures] == [3, 6]
+
+
+def test_a_film_as_mp4_has_all_frames_and_even_sides(tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    frames = np.zeros((7, 33, 201, 3), np.uint8)
+    frames[3:, :, :100] = 255
+    path = write_mp4(tmp_path / "a.mp4", frames, fps=10)
+    read = ffmpeg.read_frames(str(path))
+    about = next(read)
+    assert about["size"] == (202, 34)
+    assert about["fps"] == 10
+    shown = [np.frombuffer(frame, np.uint8).reshape(34, 202, 3) for frame in read]
+    assert [int(frame[16, 50, 0]) // 128 for frame in shown] == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_every_evaluation_can_be_filmed(tmp_path):
+    """And what is filmed changes no number."""
+    pytest.importorskip("pygame")
+    for video in ("every", "off"):
+        config = Config(out=tmp_path / video, steps=4, eval_every=2, eval_episodes=1,
+                        video=video, wandb="disabled")  # fmt: skip
+        run, policy = Run(config), actor()
+        run.evaluate(policy)
+        for _ in run.steps(4):
+            run.log({"draw": torch.rand(())})
+            run.evaluate(policy)
+        run.finish(policy)
+    films = sorted(path.name for path in (tmp_path / "every" / "images").iterdir())
+    assert films == [f"episode-{step:08d}.gif" for step in (0, 2, 4)]
+    rows = [read_metrics(tmp_path / video / "metrics.jsonl") for video in ("every", "off")]
+    every, off = ([{k: v for k, v in row.items() if "time/" not in k} for row in r] for r in rows)
+    assert every == off

@@ -12,12 +12,23 @@ from composerl.analysis.groups import Group
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
 
-__all__ = ["Curve", "curve_of", "draw", "legend_of", "panels_of", "require_matplotlib"]
+__all__ = [
+    "AXES",
+    "COLOURS",
+    "LABELS",
+    "Curve",
+    "curve_of",
+    "draw",
+    "legend_of",
+    "panels_of",
+    "require_matplotlib",
+]
 
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 COLUMNS = 3
-AXES = {"steps": ("step", "steps"), "time": ("time/seconds", "seconds")}
+#: What curves can be drawn over, and what is counted there.
+AXES = {"steps": "steps", "updates": "updates", "time": "seconds"}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
 
@@ -46,13 +57,11 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
     """
     if x not in AXES:
         raise ValueError(f"x must be one of {', '.join(AXES)}, got {x!r}")
-    lines = []
-    for run in runs:
-        lines.append(run.series(key, AXES[x][0]))
+    lines = [_line(run, key, x) for run in runs]
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     grid = np.unique(np.concatenate([xs for xs, _ in lines]))
     grid = grid[(grid >= start) & (grid <= end)]
-    unit = _same({run.unit for run in runs}, "steps") if x == "steps" else AXES[x][1]
+    unit = _same({run.unit for run in runs}, "steps") if x == "steps" else AXES[x]
     nothing = np.full(len(grid), np.nan)
     if not len(grid):  # no two of them overlap
         return Curve(name, lines, grid, nothing, nothing, nothing, unit)
@@ -65,6 +74,15 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
         middle[known] = iqm(values[:, known], axis=0)
         low[known], high[known] = bootstrap_interval(values[:, known])
     return Curve(name, lines, grid, middle, low, high, unit)
+
+
+def _line(run: PastRun, key: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    """A run's values of ``key``, and before them where on the axis they are."""
+    if x != "updates":
+        return run.series(key, {"steps": "step", "time": "time/seconds"}[x])
+    # Rows of evaluations may lie between those that count updates, of which there is none at first.
+    (steps, values), (known, updates) = run.series(key), run.series("train/updates")
+    return np.interp(steps, [0, *known], [0, *updates]), values
 
 
 def require_matplotlib() -> None:
@@ -113,7 +131,7 @@ def draw(
         for i, curve in enumerate(curves):
             _draw_curve(axes, curve, i)
         axes.set_title(title, loc="left", fontsize=11, parse_math=False)
-        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x][1]), parse_math=False)
+        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x]), parse_math=False)
         axes.set_ylabel(LABELS.get(key, key), parse_math=False)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

@@ -29,7 +29,7 @@ def plot(
     Args:
         runs: one or several run directories, or directories with runs in them.
         path: a picture to write as well; png, svg or pdf.
-        x: ``steps``, or ``time`` (seconds of training).
+        x: ``steps``, ``updates``, or ``time`` (seconds of training).
         key: metric to show, as metrics.jsonl calls it.
         group_by: ``settings`` (runs that differ in their seed alone), ``recipe``, ``run``, or the
             name of a flag.

@@ -1,7 +1,6 @@
 """Everything about some runs on one page that needs nothing else."""
 
 import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +10,25 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from composerl._files import inside, open_plain
-from composerl.analysis.curves import draw, legend_of, panels_of
+from composerl.analysis.curves import legend_of, panels_of
 from composerl.analysis.groups import Group, group_runs
+from composerl.analysis.interactive import MOST, axes_of, charts_of, colours_of
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import iqm, run_interval
 
 __all__ = ["page_of"]
 
 MAX_DETAILS = 12
-PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg"}
+PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
 
 
 def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "settings") -> str:
     """A self-contained HTML page: curves, final scores, what differs between runs, pictures."""
     groups = group_runs(runs, group_by)
     trained = list(dict.fromkeys(k for run in runs for k in _trained(run)))
+    charts = charts_of(groups, key)
+    details = [chart for name in trained[:MAX_DETAILS] for chart in _details(groups, name)]
+    curves = [curve for panel in panels_of(groups, key).values() for curve in panel]
     # Names of runs, environments and flags may hold anything: all of it is escaped.
     files = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=files, autoescape=True, undefined=StrictUndefined)
@@ -33,10 +36,13 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
         title=", ".join(dict.fromkeys(run.recipe for run in runs)),
         runs=len(runs),
         envs=list(dict.fromkeys(str(run.env) for run in runs)),
-        curves=[_curves(groups, key, x, (6, 4), f"{key} over {x}") for x in ("steps", "time")],
-        legend=legend_of(c for curves in panels_of(groups, key).values() for c in curves),
+        axes=axes_of(groups),
+        colours=colours_of(groups),
+        charts=charts,
+        details=details,
+        legend=legend_of(curves),
+        most=MOST,
         notes=[note for group in groups for note in group.notes],
-        trained=[_details(groups, name) for name in trained[:MAX_DETAILS]],
         left_out=trained[MAX_DETAILS:],
         scores=[_scores(group.title(groups), group.runs) for group in groups],
         ends=[_end(run) for run in runs],
@@ -46,21 +52,13 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
     )
 
 
-def _curves(
-    groups: Sequence[Group], key: str, x: str, size: tuple[float, float], caption: str
-) -> dict[str, str]:
-    file = io.BytesIO()
-    draw(panels_of(groups, key, x), key=key, x=x, size=size).savefig(file, format="png")
-    return _image(file.getvalue(), ".png", caption)
-
-
-def _details(groups: Sequence[Group], key: str) -> dict[str, str]:
+def _details(groups: Sequence[Group], key: str) -> list[dict[str, Any]]:
     have = [replace(g, runs=[run for run in g.runs if key in _trained(run)]) for g in groups]
-    return _curves([group for group in have if group.runs], key, "steps", (4.2, 2.8), key)
+    return charts_of([group for group in have if group.runs], key)
 
 
 def _trained(run: PastRun) -> list[str]:
-    return [key for key in run.columns if key.startswith("train/")]
+    return [key for key in run.columns if key.startswith("train/") and key != "train/updates"]
 
 
 def _scores(name: str, runs: Sequence[PastRun]) -> tuple[str, ...]:
@@ -114,13 +112,10 @@ def _pictures(run: PastRun) -> list[dict[str, str]]:
         if file.suffix.lower() in PICTURES:
             with open_plain(file) as opened:
                 content = opened.read()
-            shown.append(_image(content, file.suffix.lower(), f"{run.directory}: {file.stem}"))
+            kind = PICTURES[file.suffix.lower()]
+            data = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+            shown.append({"kind": kind, "data": data, "caption": f"{run.directory}: {file.stem}"})
     return shown
-
-
-def _image(content: bytes, ending: str, caption: str) -> dict[str, str]:
-    data = f"data:{PICTURES[ending]};base64,{base64.b64encode(content).decode()}"
-    return {"data": data, "caption": caption}
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""Pictures as PNG files, and films of a policy: one evaluated episode as an animated GIF."""
+"""Pictures as PNG files, and films of a policy: one evaluated episode as GIF or MP4."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ from PIL import Image
 from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Evaluator, Player
 
-__all__ = ["film_episode", "film_frames", "write_gif", "write_png"]
+__all__ = ["film_episode", "film_frames", "write_gif", "write_mp4", "write_png"]
 
 MAX_FRAMES = 500
 SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
 
 
 def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
-    """Play the first episode of ``policy.evaluate(seed=seed)`` and write it as a GIF."""
-    if path.suffix.lower() != ".gif":
-        raise ValueError(f"a video is an animated GIF, expected a name that ends in .gif: {path}")
+    """Play the first episode of ``policy.evaluate(seed=seed)``, write it as a GIF or as MP4."""
+    if path.suffix.lower() not in (".gif", ".mp4"):
+        raise ValueError(f"a video is a GIF or MP4, expected a name that ends so, got {path}")
+    mp4 = path.suffix.lower() == ".mp4"
+    if mp4 and find_spec("imageio_ffmpeg") is None:
+        raise ValueError("MP4 needs imageio-ffmpeg, not installed: pip install 'composerl[video]'")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: there is no such directory")
     with _no_screen():
@@ -32,7 +36,7 @@ def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
             raise ValueError(
                 f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
             ) from error
-    return write_gif(path, frames[:MAX_FRAMES], fps)
+    return write_mp4(path, frames, fps) if mp4 else write_gif(path, frames[:MAX_FRAMES], fps)
 
 
 def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
@@ -81,11 +85,36 @@ def write_gif(path: Path, frames: np.ndarray | Sequence[np.ndarray], fps: float 
     skip = max(1, round(fps / 25))  # browsers slow down what is faster than 50 frames a second
     images = []
     for frame in frames[::skip]:
-        larger = max(1, SIDES[0] // max(frame.shape[:2]))
-        image = Image.fromarray(frame.repeat(larger, 0).repeat(larger, 1))
+        image = Image.fromarray(_large_enough(frame))
         image.thumbnail((SIDES[1], SIDES[1]))
         images.append(image)
     first, *rest = images
     film: dict[str, Any] = {"save_all": True, "append_images": rest, "loop": 0}
     replace_file(path, lambda file: first.save(file, duration=round(1000 * skip / fps), **film))
     return path
+
+
+def write_mp4(path: Path, frames: np.ndarray, fps: float = 30) -> Path:
+    """Write frames, uint8 ``(time, height, width, 3)``, as MP4; small ones are enlarged."""
+    from imageio_ffmpeg import write_frames
+
+    height, width = _large_enough(frames[0]).shape[:2]
+
+    def write(file: Path) -> None:
+        # The usual codec wants even sides; 1: we see to that ourselves.
+        film = write_frames(
+            str(file), (width + width % 2, height + height % 2), fps=fps, macro_block_size=1
+        )
+        film.send(None)
+        for frame in frames:
+            even = ((0, height % 2), (0, width % 2), (0, 0))
+            film.send(np.ascontiguousarray(np.pad(_large_enough(frame), even, "edge")))
+        film.close()
+
+    replace_file(path, write)
+    return path
+
+
+def _large_enough(frame: np.ndarray) -> np.ndarray:
+    larger = max(1, SIDES[0] // max(frame.shape[:2]))
+    return frame.repeat(larger, 0).repeat(larger, 1)

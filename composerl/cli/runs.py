@@ -26,7 +26,7 @@ def plot(
     runs: Positional[tuple[Path, ...]],
     *,
     out: Annotated[Path, arg(aliases=["-o"])] = Path("curves.png"),
-    x: Literal["steps", "time"] = "steps",
+    x: Literal["steps", "updates", "time"] = "steps",
     key: str = "eval/return",
     group_by: GroupBy = "settings",
 ) -> None:
@@ -38,7 +38,7 @@ def plot(
     Args:
         runs: Run directories, or directories with runs in them.
         out: Picture to write; png, svg or pdf.
-        x: Horizontal axis: steps (updates offline, environment steps online), or seconds.
+        x: Horizontal axis: steps (updates offline, environment steps online), updates, or seconds.
         key: Metric to show, as metrics.jsonl calls it.
     """
     from composerl.analysis.plotting import plot

@@ -88,8 +88,9 @@ class RunConfig:
     """Also store checkpoints and the final policy as artifacts in Weights & Biases."""
     tensorboard: Annotated[bool, MAY_CHANGE] = False
     """Also write TensorBoard files into the run directory."""
-    video: Annotated[bool, MAY_CHANGE] = False
-    """Draw an episode of the final policy, as images/episode-*.gif and in Weights & Biases."""
+    video: Annotated[Literal["off", "on", "every"], MAY_CHANGE] = "off"
+    """Draw an episode of the final policy, or at every evaluation, as images/episode-*.gif and in
+    Weights & Biases."""
 
     def __post_init__(self) -> None:
         declared = declarations(type(self))

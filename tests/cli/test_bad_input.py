@@ -137,7 +137,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["export", "RUN", "-o", "policy"], "neither .onnx nor .pt2"),
         (["export", "RUN", "-o", "no/such/policy.pt2"], "does not exist"),
         (["evaluate", "RUN", "--episodes", "0"], "at least 1"),
-        (["evaluate", "RUN", "--video", "a.mp4"], ".gif"),
+        (["evaluate", "RUN", "--video", "a.avi"], "GIF or MP4"),
         (["evaluate", "RUN", "--video", "no/such/a.gif"], "no such directory"),
         (["predict", "RUN", "--obs", "[1, 2"], "--obs is not valid JSON"),
         (["predict", "RUN", "--obs", "[1, 2]"], "expected (3,)"),
@@ -276,7 +276,7 @@ def test_missing_extras_are_named(cli, run, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "find_spec", lambda _: None)
     monkeypatch.chdir(tmp_path)
     assert_refused(cli("plot", run), "composerl[plot]")
-    assert_refused(cli("report", run), "composerl[plot]")
+    assert cli("report", run).code == 0  # a report draws its curves itself
     assert_refused(cli("evaluate", run, "--video", "a.gif"), "composerl[video]")
     assert_refused(cli("export", run, "-o", "a.onnx"), "composerl[export]")
     assert_refused(cli("sweep", "iql_pendulum", "--lr", "1e-3", "1e-4"), "composerl[sweep]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -14,7 +16,7 @@ from PIL import Image
 
 from composerl.analysis.curves import curve_of, draw, panels_of
 from composerl.analysis.groups import group_runs
-from composerl.analysis.runs import find_runs
+from composerl.analysis.runs import find_runs, read_run
 
 
 @pytest.fixture
@@ -188,15 +190,17 @@ def test_report_is_one_page_with_everything(cli, toy, tmp_path):
     media = tmp_path / "toy" / "seed0" / "images"
     media.mkdir()
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(media / "episode.gif")
+    (media / "film.mp4").write_bytes(b"a film")
     page = tmp_path / "report.html"
     assert cli("report", tmp_path / "toy", "-o", page).code == 0
     text = page.read_text()
     assert not re.search(r'(src|href)="(?!data:)', text)
-    assert "<script" not in text
+    assert not re.search(r"https?://(?!www.w3.org/2000/svg)|@import|url\(", text)
     assert "@media print" in text
-    assert "figure { max-width: 100%; }" in text  # on a phone no picture is wider than the page
-    assert text.count("data:image/png") == 3  # two curves and one training metric
+    assert "figure { max-width: 100%;" in text  # on a phone no picture is wider than the page
+    assert text.count("data-chart=") == 2  # returns and one training metric
     assert text.count("data:image/gif") == 1
+    assert text.count("data:video/mp4") == 1
     for words in (
         "5 of 5",
         "0 of 1",
@@ -214,21 +218,121 @@ def test_report_is_one_page_with_everything(cli, toy, tmp_path):
     assert "<th>lr</th>" not in head
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-def test_the_page_opens_in_a_browser(cli, toy, tmp_path):
+def numbers_of(page):
+    """What a page's script draws."""
+    text = page.read_text()
+    return json.loads(re.search(r'id="numbers">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_the_numbers_of_a_report_are_those_of_the_curves(cli, toy, tmp_path):
+    """A value that is no number is a gap: JSON has none."""
+    fake_run(tmp_path / "toy" / "lost", 9, [(10, 5.0), (20, float("nan")), (30, 6.0)])
+    page = tmp_path / "report.html"
+    cli("report", tmp_path / "toy", "-o", page)
+    returns, loss = numbers_of(page)["charts"]
+    assert (returns["title"], returns["label"]) == ("Toy-v0", "return of evaluation")
+    assert loss["label"] == "train/loss_value"
+    assert list(returns["axes"]) == ["steps", "time"]  # these runs did not count updates
+    (curve,) = returns["axes"]["steps"]
+    expected = curve_of("toy", find_runs([tmp_path / "toy"]), "eval/return")
+    assert curve["x"] == [10, 20, 30]
+    assert curve["middle"][0] == pytest.approx(expected.middle[0], rel=1e-5)
+    assert curve["middle"][1] is None
+    lost = [[10, 20, 30], [5.0, None, 6.0]]
+    assert lost in curve["runs"]
+    assert returns["axes"]["time"][0]["x"] == [1, 2, 3]
+
+
+def test_updates_are_an_axis_where_they_were_counted(tmp_path):
+    """Between rows that count them, and before the first, along a line."""
+    run = fake_run(tmp_path / "run", 0, [(1, 0.0), (10, 1.0), (15, 2.0), (20, 3.0)])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    for row, updates in zip(rows, (None, 40.0, None, 80.0), strict=True):
+        row |= {} if updates is None else {"train/updates": updates}
+    (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    curve = curve_of("run", [read_run(run.directory)], "eval/return", "updates")
+    assert curve.x.tolist() == [4, 40, 60, 80]
+    assert curve.unit == "updates"
+
+
+def test_long_lines_are_thinned_on_the_page(cli, tmp_path):
+    fake_run(tmp_path / "run", 0, [(step, float(step)) for step in range(1, 5001)])
+    page = tmp_path / "report.html"
+    cli("report", tmp_path / "run", "-o", page)
+    (curve,) = numbers_of(page)["charts"][0]["axes"]["steps"]
+    assert len(curve["x"]) == 500
+    assert (curve["x"][0], curve["x"][-1]) == (1, 5000)
+
+
+def test_no_name_escapes_its_place_in_a_report(cli, tmp_path):
+    evil = "</script><img src=x onerror=alert(1)>"
+    for number in (1, 2):
+        fake_run(tmp_path / "runs" / f"{number}", 0, [(1, 0.0)], env=evil, note=f"{evil}{number}")
+    page = tmp_path / "report.html"
+    cli("report", tmp_path / "runs", "-o", page)
+    text = page.read_text()
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert numbers_of(page)["charts"][0]["title"] == evil
+
+
+#: Done in the browser; what is seen then is left in the page's title.
+PRESS = r"""
+addEventListener("load", () => {
+  const figure = document.querySelector("figure"), svg = figure.querySelector("svg");
+  const seen = () => [...svg.querySelectorAll("path.curve")].map((p) => p.getAttribute("stroke"));
+  const unit = () => [...svg.querySelectorAll("text")].at(-2).textContent;
+  const read = () => [...figure.querySelectorAll(".tip > *")].map((row) => row.textContent);
+  const point = (share) => {
+    const box = svg.getBoundingClientRect();
+    const at = { clientX: box.left + share * box.width, clientY: box.top + 50 };
+    svg.dispatchEvent(new PointerEvent("pointermove", at));
+    return read();
+  };
+  const told = { width: document.documentElement.scrollWidth, all: seen(), unit: unit() };
+  told.end = point(0.99);
+  svg.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+  told.before = read();
+  document.querySelector("input[value=time]").click();
+  told.time = [unit(), point(0.99)[0]];
+  document.querySelector("input[name=group]").click();
+  told.one = seen();
+  document.querySelector("details").open = true;
+  setTimeout(() => {
+    told.folded = document.querySelectorAll("details path.curve").length;
+    document.title = JSON.stringify(told);
+  }, 500);
+});
+"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="NO BROWSER: needs Debian's chromium")
+@pytest.mark.parametrize("width", [1400, 500])
+def test_the_curves_answer_in_a_browser(cli, toy, tmp_path, width):
+    for seed in (0, 1):
+        fake_run(tmp_path / "toy" / f"b{seed}", seed, [(10, 1.0), (30, 3.0 + seed)], recipe="b")
     page, shot = tmp_path / "report.html", tmp_path / "shot.png"
     cli("report", tmp_path / "toy", "-o", page)
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1400"]
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    done = subprocess.run(
-        [*browser, profile, "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "<h2>Final scores</h2>" in done.stdout
+    place = [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1400"]
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", *place]
     subprocess.run(
-        [*browser, profile, f"--screenshot={shot}", page.as_uri()],
+        [*browser, f"--screenshot={shot}", page.as_uri()],
         capture_output=True, timeout=120, check=True,
     )  # fmt: skip
     with Image.open(shot) as picture:
         colours = dict(c[::-1] for c in picture.convert("RGB").getcolors(10**7))
     assert colours.get((0x00, 0x72, 0xB2), 0) > 100  # the curves are drawn
+    page.write_text(page.read_text().replace("</body>", f"<script>{PRESS}</script></body>"))
+    done = subprocess.run(
+        [*browser, "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    told = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))
+    assert told["width"] <= width
+    assert told["all"] == ["#0072B2", "#D55E00"]
+    assert (told["unit"], told["time"]) == ("steps", ["seconds", "3 seconds"])
+    assert told["end"][:2] == ["30 steps", "b: 3.5 (3 to 4)"]
+    assert told["end"][2].startswith("toy: 22 (")
+    assert told["before"][0] == "20 steps"
+    assert told["one"] == ["#D55E00"]
+    assert told["folded"] == 1  # of the group that is left
