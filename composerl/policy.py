@@ -13,10 +13,10 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from composerl._schema import imported
-from composerl.bookkeeping.checkpoint import save_tree
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
 from composerl.bookkeeping.export import export_policy
 from composerl.bookkeeping.stored import read_policy
+from composerl.bookkeeping.trees import save_tree
 from composerl.envs.masks import MASK
 from composerl.envs.spaces import Spaces
 from composerl.modules import build

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from composerl._files import write_json
-from composerl.bookkeeping import checkpoint, compiling, machine, rundir
+from composerl._files import inside, write_json
+from composerl.bookkeeping import checkpoint, compiling, machine, rundir, trees
 from composerl.bookkeeping.console import run_progress, say, show_log, summary_table
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.images import film_episode, write_png
 from composerl.bookkeeping.manifest import MANIFEST, write_manifest
+from composerl.bookkeeping.metrics import require_rows
 from composerl.bookkeeping.owner import Owner
 from composerl.bookkeeping.rows import Diverged, Rows
 from composerl.bookkeeping.signals import interrupts
@@ -32,6 +33,8 @@ __all__ = ["Run", "RunConfig"]
 
 EVALUATION_SEED = 0
 CHOSEN = ("entity", "group", "name")  # of W&B, by flags
+#: What of a checkpoint is needed to go on.
+RESTORED = ("step", "config", "metrics", "goal", "score", "row", "seconds", "tracked", "rng")
 
 #: The runs of this process that own their directory, by that directory.
 _OWNERS: weakref.WeakValueDictionary[Path, Run] = weakref.WeakValueDictionary()
@@ -218,7 +221,7 @@ class Run:
         columns = ["step", "episode", "return", "length"]
         self._tracker.show(self.step, "eval/episodes", "Table", columns, self.score.episodes)
         path = self.directory / "policy.safetensors"
-        checkpoint.save_tree(path, "policy", policy.to_tree(), self._owner.check)
+        trees.save_tree(path, "policy", policy.to_tree(), self._owner.check)
         summary = {
             "recipe": self.name,
             "env": self.config.env,
@@ -273,7 +276,7 @@ class Run:
     def _save_best(self) -> None:
         if self._best_policy is not None:
             best = checkpoint.best_path(self.directory)
-            checkpoint.save_tree(best, "policy", self._best_policy, self._owner.check)
+            trees.save_tree(best, "policy", self._best_policy, self._owner.check)
 
     @property
     def _tracker(self) -> Tracker:
@@ -293,10 +296,12 @@ class Run:
 
     def _open(self) -> None:
         rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
-        state = checkpoint.load_newest(self.directory) if self.config.resume else None
+        resume = self.config.resume
+        state = checkpoint.load_newest(self.directory, self._check_state) if resume else None
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
             self._restore(state)
+            checkpoint.mend(self.directory, self.step)
             if self.step - self._by >= self.total:
                 done = f"the run in {self.directory} has done {self.step} already"
                 raise ValueError(f"--steps {self.total}: {done}")
@@ -334,6 +339,13 @@ class Run:
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
         machine.restore_rng(generators)
 
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a checkpoint that lacks something, or whose rows of metrics are gone or others."""
+        if missing := [key for key in RESTORED if state.get(key) is None]:
+            raise ValueError(f"a checkpoint in {self.directory} has no {missing[0]}")
+        file = inside(self.directory, "metrics.jsonl")
+        require_rows(file, state["metrics"], state.get("metrics_digest"))
+
     def _restore(self, state: dict[str, Any]) -> None:
         require_recipe(state.get("recipe", self.name), self.name, self.directory)
         rundir.compare(state["config"], self.config, f"the checkpoint in {self.directory}")
@@ -344,14 +356,20 @@ class Run:
                 f"the checkpoint in {self.directory} holds {sorted(state['tracked'])}, "
                 f"but this recipe tracks {sorted(self._tracked)}"
             )
-        for name, thing in self._tracked.items():
-            thing.load_state_dict(state["tracked"][name])
+        try:
+            for name, thing in self._tracked.items():
+                thing.load_state_dict(state["tracked"][name])
+            self.score = Score(**state["score"])
+            self._rows.load_state_dict(state["row"])
+            self._clock.start(*state["seconds"], step=state["step"])
+            machine.restore_rng(state["rng"])
+        except Exception as error:  # of any kind: the objects are the recipe's, the file anybody's
+            why = " ".join(f"{error}".split())
+            raise ValueError(f"the checkpoint in {self.directory} does not fit: {why}") from error
         self.step = state["step"]
-        self.score = Score(**state["score"])
         if state["goal"] != self._goal:
             self.score.stopped = None
-        self._best_policy = state["best_policy"]
-        self._rows.load_state_dict(state["row"])
+        self._best_policy = state.get("best_policy")
 
     def _due(self, every: int) -> bool:
         """Whether this turn reaches a multiple of ``every``, or the end."""
@@ -380,6 +398,7 @@ class Run:
             "config": config_to_dict(self.config),
             "run_id": self._tracker.run_id,
             "metrics": self._tracker.sync(),
+            "metrics_digest": self._tracker.metrics.digest(),
             "goal": self._goal,
             "score": vars(self.score),
             "row": self._rows.state_dict(),
@@ -393,7 +412,7 @@ class Run:
             self.directory, self.step, tree, self._owner.check, self.config.keep_checkpoints
         )
         if self.config.wandb_artifacts:
-            self._tracker.artifact("checkpoint", "last", path, *checkpoint.block_files(path))
+            self._tracker.artifact("checkpoint", "last", path, *trees.block_files(path))
 
     def _close(self, exit_code: int) -> None:
         if self._opened is not None:

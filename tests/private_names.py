@@ -90,7 +90,7 @@ PRIVATE = (
     Private(
         "tensordict.TensorDict",
         ("_metadata",),
-        ("bookkeeping.checkpoint",),
+        ("bookkeeping.trees",),
         "the shapes in the state_dict of a TensorDict, which TorchRL's storages save",
         "see where TensorDict.load_state_dict reads the batch size from, and save that",
     ),

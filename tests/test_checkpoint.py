@@ -15,9 +15,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from composerl.bookkeeping import blocks, checkpoint
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping import blocks, checkpoint, trees
 from composerl.bookkeeping.machine import restore_rng, rng_state
+from composerl.bookkeeping.trees import load_tree, save_tree
 
 
 def test_round_trip_is_exact(tmp_path):
@@ -77,7 +77,7 @@ def test_memory_that_was_never_written_is_not_taken_for_damage(number, tmp_path)
 def test_a_device_that_is_none_is_refused(tmp_path):
     save_tree(tmp_path / "a", "thing", {"device": torch.device("cpu")})
     about = {"kind": "thing", "format": 3, "tree": {"!device": "cpx"}}
-    about["checksum"] = checkpoint._checksum(about, {})
+    about["checksum"] = trees._checksum(about, {})
     write_raw(tmp_path / "a", {"composerl": json.dumps(about)})
     with pytest.raises(ValueError, match=r"damaged or not a thing file: .*cpx"):
         load_tree(tmp_path / "a", "thing")
@@ -224,7 +224,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 1 kB: a hundred rows of ten bytes each, or less."""
-    for module in (blocks, checkpoint):
+    for module in (blocks, trees):
         monkeypatch.setattr(module, "LARGE", 2000)
 
 
@@ -295,7 +295,7 @@ def test_rotation_removes_the_blocks_nobody_needs(tmp_path, small_blocks):
         ring[step * 100 : (step + 1) * 100] = torch.arange(100, dtype=torch.uint8)[:, None] + step
         checkpoint.save_checkpoint(run, step, {"ring": ring})
     kept = checkpoint.checkpoints(run)
-    needed = {file for path in kept for file in checkpoint.block_files(path)}
+    needed = {file for path in kept for file in trees.block_files(path)}
     assert len(kept) == 2
     assert {*(run / "checkpoints" / "blocks").iterdir()} == needed
     assert len(needed) == 5  # four of the newest; that of zeros, which the one before had
@@ -315,7 +315,7 @@ def test_damaged_block_is_noticed_and_the_checkpoint_before_it_used(
         tree = {"step": step, "ring": torch.full((50, 100), step, dtype=torch.uint8)}
         checkpoint.save_checkpoint(tmp_path, step, tree)
     newest = checkpoint.checkpoints(tmp_path)[0]
-    block = checkpoint.block_files(newest)[0]
+    block = trees.block_files(newest)[0]
     data = bytearray(block.read_bytes())
     data[-1] ^= 1
     {
@@ -323,7 +323,7 @@ def test_damaged_block_is_noticed_and_the_checkpoint_before_it_used(
         "cut": lambda: os.truncate(block, len(data) - 5),
         "flipped": lambda: block.write_bytes(data),
         "renamed": lambda: os.replace(
-            checkpoint.block_files(checkpoint.checkpoints(tmp_path)[1])[0], block
+            trees.block_files(checkpoint.checkpoints(tmp_path)[1])[0], block
         ),
     }[damage]()
     with pytest.raises(ValueError, match=f"{block.name} is damaged"):
@@ -341,18 +341,18 @@ def test_blocks_of_earlier_versions_are_read(tmp_path, small_blocks, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "_name", lambda part: new(part, hashlib.blake2b(digest_size=16)))
         save_tree(tmp_path / "a", "checkpoint", {"x": tensor})
-    names = [path.stem for path in checkpoint.block_files(tmp_path / "a")]
+    names = [path.stem for path in trees.block_files(tmp_path / "a")]
     assert names[0] == old
     assert torch.equal(load_tree(tmp_path / "a", "checkpoint")["x"], tensor)
     save_tree(tmp_path / "b", "checkpoint", {"x": tensor})
-    assert not {path.stem for path in checkpoint.block_files(tmp_path / "b")} & {*names}
+    assert not {path.stem for path in trees.block_files(tmp_path / "b")} & {*names}
     assert torch.equal(load_tree(tmp_path / "b", "checkpoint")["x"], tensor)
 
 
 def test_part_of_a_checkpoint_needs_no_other_blocks(tmp_path, small_blocks):
     tree = {"policy": {"w": torch.ones(3)}, "buffer": torch.zeros(2000)}
     save_tree(tmp_path / "a", "checkpoint", tree)
-    checkpoint.block_files(tmp_path / "a")[0].unlink()
+    trees.block_files(tmp_path / "a")[0].unlink()
     assert load_tree(tmp_path / "a", "checkpoint", "policy")["w"].tolist() == [1, 1, 1]
 
 

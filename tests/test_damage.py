@@ -13,10 +13,10 @@ import torch
 
 import composerl
 from composerl import Run, RunConfig
-from composerl.bookkeeping import blocks, checkpoint
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping import blocks, checkpoint, trees
 from composerl.bookkeeping.metrics import read_metrics
 from composerl.bookkeeping.owner import Owner
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.cli import main
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
@@ -48,7 +48,7 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    for module in (blocks, checkpoint):
+    for module in (blocks, trees):
         monkeypatch.setattr(module, "LARGE", 2000)
 
 
@@ -80,7 +80,7 @@ def flip(path, place=-1):
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, checkpoint):
+        for module in (blocks, trees):
             patch.setattr(module, "LARGE", 2000)
         train(out)
     return out
@@ -247,6 +247,35 @@ def test_files_of_earlier_versions_are_read(tmp_path):
     assert load_tree(tmp_path / "a", "policy")["w"].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("row", [1, 5])
+def test_rows_of_metrics_belong_to_the_checkpoint(half, whole, row, capsys):
+    """One changed after the older checkpoint costs what is after that; one before it, the run."""
+    path = half / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[row] = lines[row].replace(b'"train/loss_x":', b'"train/loss_y":')
+    path.write_bytes(b"".join(lines))
+    if row == 1:
+        with pytest.raises(ValueError, match=r"it has other rows.*no checkpoint"):
+            train(half)
+        return
+    train(half)
+    assert "going on from step 4: 2 steps are trained again" in capsys.readouterr().err
+    assert numbers(half) == numbers(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 5}, {"step": "x"}, {"config": 3}, {"metrics": "x"}, {"metrics": None}, {"rng": []}],
+)
+def test_a_checkpoint_that_is_none_does_not_stop_the_older_one(half, whole, change, capsys):
+    """With a checksum that fits, as whoever means no good can make it."""
+    newest = checkpoint.checkpoints(half)[0]
+    save_tree(newest, "checkpoint", load_tree(newest, "checkpoint") | change)
+    train(half)
+    assert "going on from step 4" in capsys.readouterr().err
+    assert numbers(half) == numbers(whole)
+
+
 # ---- what a kill leaves ------------------------------------------------------------------------
 
 
@@ -270,7 +299,7 @@ def test_what_was_written_aside_goes_at_the_start_and_at_the_end(tmp_path):
 
 
 def shared(run):
-    first, second = ({*checkpoint.block_files(path)} for path in checkpoint.checkpoints(run))
+    first, second = ({*trees.block_files(path)} for path in checkpoint.checkpoints(run))
     return sorted(first & second)[0]
 
 
@@ -309,7 +338,7 @@ def test_a_damaged_block_that_all_checkpoints_need_says_what_is_lost(half):
 def test_blocks_are_verified_in_full_on_resume(half, whole, capsys):
     """That of the newest checkpoint alone: a later one would trust its name."""
     newest, older = checkpoint.checkpoints(half)
-    path = ({*checkpoint.block_files(newest)} - {*checkpoint.block_files(older)}).pop()
+    path = ({*trees.block_files(newest)} - {*trees.block_files(older)}).pop()
     flip(path)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(blocks, "SAMPLE", 0)  # chance does not hit it

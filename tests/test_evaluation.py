@@ -325,7 +325,7 @@ def test_keyword_arguments_of_the_environment(tmp_path):
     other = composerl.load(tmp_path, env_kwargs={"max_episode_steps": 20})
     assert other.evaluate(1).lengths == (20,)
 
-    from composerl.bookkeeping.checkpoint import save_tree
+    from composerl.bookkeeping.trees import save_tree
 
     tree = plain.to_tree()  # of a file that was written before there were any
     del tree["env_kwargs"]

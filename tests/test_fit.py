@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.envs.spaces import Spaces
 from composerl.losses import DynamicsLoss, IQLLoss, gaussian_nll
 from composerl.modules import ensemble, gaussian_actor, twin_q, value

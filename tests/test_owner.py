@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from composerl import Run, RunConfig
-from composerl.bookkeeping import checkpoint
+from composerl.bookkeeping import checkpoint, trees
 from composerl.bookkeeping.metrics import read_metrics
 from composerl.bookkeeping.owner import Owner, grant, owner_of
 from composerl.envs.spaces import Spaces
@@ -146,7 +146,7 @@ def content(directory):
 
 def unused(run, files):
     kept = checkpoint.checkpoints(run)[: checkpoint.KEPT]
-    kept += [block for path in kept for block in checkpoint.block_files(path)]
+    kept += [block for path in kept for block in trees.block_files(path)]
     checkpoints = {path for path in files if path.parts[0] == "checkpoints"}
     return (
         checkpoints

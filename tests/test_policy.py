@@ -166,7 +166,7 @@ def test_missing_and_foreign_paths(tmp_path):
 
 def test_a_policy_file_cannot_name_code(policy, tmp_path):
     """The description picks from a closed list of networks; anything else is refused."""
-    from composerl.bookkeeping.checkpoint import save_tree
+    from composerl.bookkeeping.trees import save_tree
 
     for factory in ("os.system", "build", "__import__", None, ["gaussian_actor"]):
         tree = policy.to_tree()
@@ -177,7 +177,7 @@ def test_a_policy_file_cannot_name_code(policy, tmp_path):
 
 
 def test_unfinished_run_gives_the_newest_checkpoint_s_policy(policy, tmp_path):
-    from composerl.bookkeeping.checkpoint import save_tree
+    from composerl.bookkeeping.trees import save_tree
 
     os.makedirs(tmp_path / "checkpoints")
     for step in (10, 2):
@@ -200,7 +200,7 @@ def test_ordinary_arrays_of_any_layout(policy):
 
 
 def test_a_policy_file_cannot_cause_an_import(policy, tmp_path, monkeypatch):
-    from composerl.bookkeeping.checkpoint import save_tree
+    from composerl.bookkeeping.trees import save_tree
 
     (tmp_path / "evil_mod.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -220,7 +220,7 @@ def test_a_policy_of_a_factory_asks_for_it(policy, tmp_path):
 
 
 def test_a_checkpoint_is_known_by_its_content(policy, tmp_path):
-    from composerl.bookkeeping.checkpoint import save_tree
+    from composerl.bookkeeping.trees import save_tree
 
     save_tree(tmp_path / "copy", "checkpoint", {"policy": policy.to_tree()})
     np.testing.assert_array_equal(

@@ -10,7 +10,7 @@ import torch
 from losses.examples import continuous_batch, iql
 from torchrl.objectives import SACLoss, SoftUpdate
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.envs.spaces import Spaces
 from composerl.modules import tanh_gaussian_actor, twin_q
 from composerl.optim import constant, lr_schedule, step

@@ -18,8 +18,9 @@ from composerl._schema import imported, number
 from composerl.analysis.differences import first_difference
 from composerl.analysis.runs import PastRun, read_run
 from composerl.bookkeeping import manifest
-from composerl.bookkeeping.checkpoint import best_path, load_tree
+from composerl.bookkeeping.checkpoint import best_path
 from composerl.bookkeeping.metrics import read_metrics
+from composerl.bookkeeping.trees import load_tree
 from composerl.policy import Policy
 from composerl.run import EVALUATION_SEED
 

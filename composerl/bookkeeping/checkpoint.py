@@ -1,103 +1,30 @@
-"""Files that hold training state: one safetensors file each, written atomically, never pickled.
+"""The resume points of a run: which there are, the newest that can be read, a new one."""
 
-A *tree* is anything made of dicts, lists, tuples, numbers, strings, None and tensors, and what
-TorchRL's states have besides: TensorDicts and their states, shapes, devices. Its tensors are the
-file's tensors, the rest is JSON in the file's header, so that reading one back can do nothing but
-make plain values. One file means that ``os.replace`` swaps old for new in one step: a crash at any
-point leaves the previous checkpoint whole.
-"""
-
-import json
 import os
 import re
-import zlib
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import xxhash
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
-
-from composerl._files import inside, replace_file, require_plain
-from composerl.bookkeeping.blocks import LARGE, Blocks
+from composerl._files import inside
+from composerl._schema import Kinds, typed
 from composerl.bookkeeping.console import say
+from composerl.bookkeeping.trees import block_files, blocks_of, load_tree, save_tree
 
-__all__ = ["best_path", "block_files", "checkpoints", "kind_of", "load_newest", "load_tree",
-           "save_checkpoint", "save_tree"]  # fmt: skip
+__all__ = ["best_path", "checkpoints", "load_checkpoint", "load_newest", "mend", "save_checkpoint"]
 
-#: What is written, and the newest that is read. Up to 2 the checksum was of the tensors alone.
-FORMAT = 3
-KEPT = 2  # resume points of a run, unless it is told otherwise
-
-
-def save_tree(path: Path, kind: str, tree: Any, check: Callable[[], None] | None = None) -> None:
-    """Write a tree so that ``path`` holds either all of it or what it held before."""
-    blocks = _blocks(path, check) if kind == "checkpoint" else None
-    encoded, tensors, names = _encode(tree, blocks)
-    if blocks is not None:
-        blocks.flush()
-    about = {"kind": kind, "format": FORMAT, "tree": encoded, "blocks": names}
-    header = {"composerl": json.dumps(about | {"checksum": _checksum(about, tensors)})}
-    # Not by save_file: its errors do not tell a full disk, and its files are for one's own eyes.
-    replace_file(path, lambda file: file.write_bytes(save(tensors, header)), check)
-
-
-def kind_of(path: Path) -> str:
-    """What a file holds, ``checkpoint`` or ``policy``."""
-    return _read(path, "composerl", lambda header, file: header["kind"])
-
-
-def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
-    """Read a tree back; a file that is damaged or of another kind is refused in one sentence.
-
-    With ``part`` only that entry of a dictionary: of large tensors no others are read.
-    """
-
-    def decode(header: dict[str, Any], file: Any) -> Any:
-        if header["kind"] != kind:
-            raise ValueError(f"{path} holds a {header['kind']}, expected a {kind}")
-        # Copies: a file that is still mapped into memory cannot be removed on Windows.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        told, old = header.pop("checksum"), header["format"] < 3
-        if told != (_old_checksum(tensors) if old else _checksum(header, tensors)):
-            raise ValueError(f"{path} is damaged: its checksum does not match")
-        tree = header["tree"] if part is None else dict(header["tree"]["!dict"])[part]
-        return _decode(tree, tensors, _blocks(path))
-
-    return _read(path, kind, decode)
-
-
-def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> Any:
-    try:
-        with safe_open(require_plain(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("composerl", "null"))
-            if not isinstance(header, dict) or "tree" not in header:
-                raise ValueError(f"{path} was not written by composerl")
-            if header["format"] > FORMAT:
-                raise ValueError(
-                    f"{path} has format {header['format']}, this version of composerl reads "
-                    f"up to {FORMAT}: update composerl"
-                )
-            return use(header, file)
-    except _DAMAGE as error:
-        raise ValueError(f"{path} is damaged or not a {kind} file: {error}") from error
-
-
-#: What reading a file can raise that is not what it says it is.
-_DAMAGE = (SafetensorError, json.JSONDecodeError, LookupError, TypeError, RuntimeError,
-           AttributeError, OverflowError, MemoryError)  # fmt: skip
+KEPT = 2  # of a run, unless it is told otherwise
+#: What a checkpoint holds, as far as its type tells.
+_KINDS: Kinds = {"step": int, "recipe": str, "config": dict, "run_id": str, "metrics": int,
+                 "metrics_digest": str, "goal": list, "score": dict, "row": dict, "seconds": list,
+                 "tracked": dict, "rng": dict}  # fmt: skip
+_NAME = re.compile(r"step-[0-9]{12}")
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The resume points of a run, newest first."""
     found = inside(run, "checkpoints").glob("step-*.safetensors")
-    return sorted((p for p in found if re.fullmatch(r"step-\d{12}", p.stem)), reverse=True)
+    return sorted((path for path in found if _NAME.fullmatch(path.stem)), reverse=True)
 
 
 def best_path(run: Path) -> Path:
@@ -105,28 +32,34 @@ def best_path(run: Path) -> Path:
     return inside(run, "checkpoints", "best.safetensors")
 
 
-def load_newest(run: Path) -> dict[str, Any] | None:
-    """The newest resume point of a run that can be read; None if it has none.
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What a resume point holds; one that is damaged, or none, is refused in a sentence."""
+    state = typed(load_tree(path, "checkpoint"), _KINDS, str(path))
+    if _NAME.fullmatch(path.stem) and state.get("step") != _step(path):
+        raise ValueError(f"{path} is damaged: it holds step {state.get('step')}")
+    return state
 
-    Blocks that are damaged are removed, and checkpoints that cannot be read get another name: who
-    goes on writes both anew.
+
+def load_newest(
+    run: Path, check: Callable[[dict[str, Any]], object] | None = None
+) -> dict[str, Any] | None:
+    """The newest resume point of a run that can be read; None if it has none. Changes nothing.
+
+    ``check`` may refuse one by a ValueError, too.
     """
     unread: list[Path] = []
     for path in checkpoints(run):
         try:
-            state = load_tree(path, "checkpoint")
+            state = load_checkpoint(path)
+            if check is not None:
+                check(state)
         except (ValueError, OSError) as error:
             problem = error
             unread.append(path)
             say(str(error))
             continue
         if unread:
-            # Resuming is exact, so an older checkpoint costs time and nothing else.
-            again = _step(unread[0]) - _step(path)
-            say(f"going on from step {_step(path)}: {again} steps are trained again")
-        for damaged in unread:
-            os.replace(damaged, _unused(damaged))
-        _blocks(path).mend(block_files(path))
+            say(f"instead of it {path} is used")
         return state
     if unread:
         raise ValueError(
@@ -134,6 +67,23 @@ def load_newest(run: Path) -> dict[str, Any] | None:
             f"again from the start delete {unread[0].parent}"
         ) from problem
     return None
+
+
+def mend(run: Path, step: int) -> None:
+    """Make the resume point of this step the newest: those after it could not be read.
+
+    They get another name, and blocks that are damaged are removed: who goes on writes both anew.
+    """
+    found = checkpoints(run)
+    unread = [path for path in found if _step(path) > step]
+    if unread:
+        # Resuming is exact, so an older checkpoint costs time and nothing else.
+        say(f"going on from step {step}: {_step(unread[0]) - step} steps are trained again")
+    for damaged in unread:
+        os.replace(damaged, _unused(damaged))
+    for path in found:
+        if _step(path) == step:
+            blocks_of(path).mend(block_files(path))
 
 
 def _step(path: Path) -> int:
@@ -162,7 +112,7 @@ def save_checkpoint(
             used.update(block_files(kept))
         except (ValueError, OSError) as error:
             say(f"{error}; nothing can be resumed from it")
-    unused = found[keep:] + _blocks(path).others(used)
+    unused = found[keep:] + blocks_of(path).others(used)
     unused += [run / "summary.json", run / "policy.safetensors"]  # of a run that went on
     unused = [old for old in unused if old.is_file()]
     if check is not None:
@@ -170,125 +120,3 @@ def save_checkpoint(
     for old in unused:
         old.unlink(missing_ok=True)
     return path
-
-
-def block_files(path: Path) -> list[Path]:
-    """The files beside a checkpoint that belong to it."""
-    names = _read(path, "checkpoint", lambda header, file: header.get("blocks", []))
-    return [_blocks(path).path(name) for name in names]
-
-
-def _blocks(path: Path, check: Callable[[], None] | None = None) -> Blocks:
-    return Blocks(inside(path.parent, "blocks"), check)
-
-
-def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    """Of all that is read: safetensors notices a file cut short, but not a flipped bit."""
-    digest = xxhash.xxh3_128(json.dumps(header).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if tensor.numel():  # nothing cannot be viewed as bytes
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _old_checksum(tensors: dict[str, Tensor]) -> int:
-    """Of the bytes of tensors alone, in files of earlier versions."""
-    total = 0
-    for name in sorted(tensors):
-        tensor = tensors[name].cpu().contiguous()
-        if tensor.numel():  # nothing cannot be viewed as bytes
-            total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
-    return total
-
-
-def _encode(tree: Any, blocks: Blocks | None) -> tuple[Any, dict[str, Tensor], list[str]]:
-    """JSON for a tree, its tensors, and the names of the blocks that large ones went to.
-
-    What JSON cannot tell apart is an object of one key, ``{"!kind": ...}``.
-    """
-    tensors: dict[str, Tensor] = {}
-    names: list[str] = []
-    seen: dict[Any, dict[str, Any]] = {}
-    used: set[int] = set()
-
-    def store(tensor: Tensor) -> dict[str, Any]:
-        if tensor.dtype == torch.bool:
-            # Memory that was never written has bytes besides 0 and 1, which a copy may change.
-            tensor = tensor.view(torch.uint8) != 0
-        if blocks is not None and tensor.nbytes >= LARGE:
-            about = blocks.add(tensor)
-            names.extend(about["names"])
-            return {"!blocks": about}
-        # safetensors refuses views: parts of a storage, or two of one.
-        storage = tensor.untyped_storage()
-        whole = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
-        if not whole or storage.data_ptr() in used:
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-        used.add(tensor.untyped_storage().data_ptr())
-        name = f"t{len(tensors)}"
-        tensors[name] = tensor
-        return {"!tensor": name}
-
-    def encode(node: Any) -> Any:
-        if isinstance(node, Tensor):
-            tensor = node.detach()
-            # A network is in the loss and in the policy: store its tensors once.
-            identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.numel() == 0 or identity not in seen:
-                seen[identity] = store(tensor)
-            return seen[identity]
-        if isinstance(node, dict):
-            pairs = {"!dict": [[encode(x) for x in pair] for pair in node.items()]}
-            about = getattr(node, "_metadata", {})
-            # A TensorDict's batch size; not the versions of modules.
-            if any("batch_size" in part for part in about.values()):
-                return {"!state": [pairs, encode(dict(about))]}
-            return pairs
-        if isinstance(node, TensorDictBase):
-            return {"!tensordict": encode(node.state_dict())}
-        if isinstance(node, torch.Size):
-            return {"!size": list(node)}
-        if isinstance(node, torch.device):
-            return {"!device": str(node)}
-        if isinstance(node, tuple):
-            return {"!tuple": [encode(item) for item in node]}
-        if isinstance(node, list):
-            return [encode(item) for item in node]
-        if isinstance(node, np.generic):
-            return node.item()
-        if node is None or isinstance(node, (bool, int, float, str)):
-            return node
-        raise TypeError(f"a checkpoint cannot hold a {type(node).__name__}: {node!r}")
-
-    return encode(tree), tensors, names
-
-
-def _decode(node: Any, tensors: dict[str, Tensor], blocks: Blocks) -> Any:
-    def decode(node: Any) -> Any:
-        if isinstance(node, list):
-            return [decode(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        tag, value = next(iter(node.items()), ("", None))
-        if tag not in kinds:
-            raise KeyError(f"unknown tag {tag!r}")
-        return kinds[tag](value)
-
-    def state(value: Any) -> OrderedDict:
-        made = OrderedDict(decode(value[0]))
-        made._metadata = decode(value[1])  # type: ignore[attr-defined]  # as torch does
-        return made
-
-    kinds: dict[str, Callable[[Any], Any]] = {
-        "!tensor": tensors.__getitem__,
-        "!blocks": blocks.read,
-        "!tuple": lambda value: tuple(decode(value)),
-        "!dict": lambda value: {decode(item[0]): decode(item[-1]) for item in value},
-        "!state": state,
-        "!tensordict": lambda value: TensorDict().load_state_dict(decode(value), strict=False),
-        "!size": torch.Size,
-        "!device": torch.device,
-    }
-    return decode(node)

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from composerl._files import open_plain, parse_json, replace_file
 from composerl._schema import short, typed
 
-__all__ = ["MetricsFile", "metric_rows", "read_metrics"]
+__all__ = ["MetricsFile", "metric_rows", "read_metrics", "require_rows"]
 
 _LINE = 1 << 24  # bytes that a row has less than
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -30,6 +32,7 @@ class MetricsFile:
         # A kill can leave half a line, which the next row would otherwise be glued to.
         self._file.seek(0)
         content = self._file.read()
+        self._digest = xxhash.xxh3_128(content)
         if not content.endswith(b"\n"):
             self._keep(content[: content.rfind(b"\n") + 1])
 
@@ -37,12 +40,13 @@ class MetricsFile:
         """Append one row, with an integer "step"; returns it with Python's numbers only."""
         plain = _plain(row)
         strict = {key: _as_json(value) for key, value in plain.items()}
-        line = json.dumps(strict, allow_nan=False, separators=(",", ":"))
+        line = json.dumps(strict, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
-            self._file.write(line.encode() + b"\n")
+            self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._digest.update(line)
         return plain
 
     def sync(self) -> int:
@@ -51,29 +55,40 @@ class MetricsFile:
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
+    def digest(self) -> str:
+        """Of all rows so far, which a checkpoint keeps: they are part of what is resumed."""
+        return self._digest.hexdigest()
+
     def truncate(self, offset: int) -> None:
         """Go on with a copy of what is before ``offset``, a value that :meth:`sync` returned.
 
         A copy, because an earlier writer that was taken for dead still has the old file open.
         """
-        self._file.seek(0)
-        kept = self._file.read(offset)
-        if len(kept) != offset or not (kept or b"\n").endswith(b"\n"):
-            raise ValueError(
-                f"{self.path} cannot be cut back to byte {offset}: no row ends there, so it is not "
-                "the file this checkpoint was written with (to start over delete the run's "
-                "checkpoints)"
-            )
-        self._keep(kept)
+        self._keep(require_rows(self.path, offset))
 
     def _keep(self, content: bytes) -> None:
         self._file.close()
         replace_file(self.path, lambda file: file.write_bytes(content))
         self._file = open_plain(self.path, "ab+")
+        self._digest = xxhash.xxh3_128(content)
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         self._file.close()
+
+
+def require_rows(path: Path, offset: int, digest: str | None = None) -> bytes:
+    """The rows before an offset; a ValueError if these are not those with this digest."""
+    with open_plain(path) as file:
+        kept = file.read(offset) if offset > 0 else b""
+    whole = len(kept) == offset and (kept or b"\n").endswith(b"\n")
+    if not whole or (digest is not None and xxhash.xxh3_128(kept).hexdigest() != digest):
+        what = "it has other rows" if whole else "no row ends there"
+        raise ValueError(
+            f"{path} cannot be cut back to byte {offset}: {what}, so it is not the file this "
+            "checkpoint was written with (to start over delete the run's checkpoints)"
+        )
+    return kept
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from composerl._files import inside
 from composerl._schema import typed
-from composerl.bookkeeping.checkpoint import best_path, checkpoints, kind_of, load_tree
+from composerl.bookkeeping.checkpoint import best_path, checkpoints
 from composerl.bookkeeping.console import say
+from composerl.bookkeeping.trees import kind_of, load_tree
 from composerl.config import check_run
 from composerl.envs.spaces import Spaces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from composerl.bookkeeping.checkpoint import load_newest, load_tree
+from composerl.bookkeeping.checkpoint import load_checkpoint, load_newest
 from composerl.bookkeeping.console import say
 from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
@@ -44,7 +44,7 @@ def played(
 
 def replayed(run: Path) -> Dataset:
     """The replay buffer in a checkpoint file, or in the newest of a run directory."""
-    state = load_newest(run) if run.is_dir() else load_tree(run, "checkpoint")
+    state = load_newest(run) if run.is_dir() else load_checkpoint(run)
     if state is None:
         raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")
     config = state["config"]

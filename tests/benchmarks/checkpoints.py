@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 from torchrl.data import TensorDictReplayBuffer
 
-from composerl.bookkeeping.checkpoint import save_checkpoint, save_tree
+from composerl.bookkeeping.checkpoint import save_checkpoint
+from composerl.bookkeeping.trees import save_tree
 from composerl.data import PackedStorage
 
 from .batches import continuous

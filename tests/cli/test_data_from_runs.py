@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,20 @@ def collect(cli, run, out, *flags):
     done = cli("data", "collect", run, "-o", out, *flags)
     assert done.code == 0, done.err
     return read_dataset(out)
+
+
+def test_looking_at_a_run_changes_nothing_in_it(cli, sac, tmp_path):
+    """Only who goes on with it sets a damaged checkpoint aside."""
+    shutil.copytree(sac, tmp_path / "run")
+    newest = checkpoints(tmp_path / "run")[0]
+    newest.with_name("step-000000000301.safetensors").write_bytes(b"x")
+
+    def held():
+        return {p: p.is_file() and p.read_bytes() for p in (tmp_path / "run").rglob("*")}
+
+    before = held()
+    collect(cli, tmp_path / "run", "replay.npz", "--replay")
+    assert held() == before
 
 
 def test_online_run_to_dataset_to_offline_run_and_online_again(cli, sac, tmp_path):

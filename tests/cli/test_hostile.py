@@ -18,8 +18,8 @@ import torch
 import composerl
 from composerl.analysis.curves import curve_of
 from composerl.analysis.runs import read_run
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
 from composerl.bookkeeping.evaluation import Evaluation, Score
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import read_dataset
 
 DEEP = 100_000

@@ -16,7 +16,7 @@ import composerl
 from composerl.analysis.differences import first_difference
 from composerl.analysis.verification import verify_run
 from composerl.bookkeeping import manifest
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import PackedStorage
 
 

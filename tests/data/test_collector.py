@@ -14,7 +14,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import GymEnv, StepCounter, TransformedEnv
 from torchrl.envs.utils import ExplorationType
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import VectorCollector
 from composerl.envs import make_env
 from composerl.envs.spaces import Spaces

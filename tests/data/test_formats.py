@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from composerl.data import read_dataset, validate
+from composerl.data import generate, read_dataset, validate, write_dataset
 from composerl.envs.spaces import Spaces
 
 SHARED = Path("/work/shared/data")
@@ -200,6 +200,24 @@ def test_flipped_bytes_inside_an_npz_are_found(raw, tmp_path):
     (tmp_path / "a.npz").write_bytes(content[:at] + b"\xff" + content[at + 1 :])
     with pytest.raises(ValueError, match=r"a.npz: rewards cannot be read: Bad CRC"):
         read_dataset(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("name", ["a.h5", "minari"])
+def test_flipped_bytes_inside_what_we_write_are_found(tmp_path, name):
+    """Or nothing else is read because of them: HDF5 has checksums, if it is told so."""
+    whole = generate("Pendulum-v1", "noisy", 250, 0, cache=False)
+    write_dataset(whole, tmp_path / name)
+    file = next(path for path in tmp_path.rglob("*.h*5"))
+    content, told = file.read_bytes(), 0
+    for place in range(0, len(content), 41):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(changed)
+        try:
+            assert read_dataset(tmp_path / name).fingerprint == whole.fingerprint, place
+        except ValueError:
+            told += 1
+    assert told > 100
 
 
 def test_missing_keys_list_what_is_there(tmp_path, raw):

@@ -17,7 +17,7 @@ from recipes.harness import load_recipe
 from recurrent_toy import Diary, Toy
 from torchrl.envs import RewardScaling, TransformedEnv
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import RecordCollector, VectorCollector
 from composerl.envs import make_env
 from composerl.modules import iqn_network

@@ -15,7 +15,7 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import ObservationNorm
 from torchrl.envs.utils import ExplorationType
 
-from composerl.bookkeeping.checkpoint import load_tree, save_tree
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import PackedStorage, RecordCollector, SequenceSampler
 from composerl.envs import make_env
 

@@ -113,7 +113,7 @@ def _arm(kill_at: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     from composerl import update
-    from composerl.bookkeeping import checkpoint, metrics
+    from composerl.bookkeeping import metrics, trees
     from composerl.data.collect import workers
 
     if where == "update":
@@ -127,7 +127,7 @@ def _arm(kill_at: str) -> None:
 
         update.Update.__call__ = step
     elif where in ("checkpoint", "rename"):
-        replace = checkpoint.replace_file
+        replace = trees.replace_file
 
         def replace_file(path: Path, write: Any, check: Any = None) -> None:
             def write_and_die(file: Path) -> None:
@@ -139,7 +139,7 @@ def _arm(kill_at: str) -> None:
 
             replace(path, write_and_die, check)
 
-        checkpoint.replace_file = replace_file
+        trees.replace_file = replace_file
     elif where == "row":
         write = metrics.MetricsFile.write
 

@@ -14,6 +14,8 @@ from composerl.data.offline.dataset import Dataset
 __all__ = ["check_target", "write_dataset"]
 
 _MINARI = "0.5.0"  # the version of Minari whose layout this is
+#: Of HDF5, with checksums of its structures, and of arrays: what is damaged is not read.
+_VERSION, _CHECKED = ("v110", "v110"), {"fletcher32": True}
 
 
 def write_dataset(dataset: Dataset, path: str | Path) -> Path:
@@ -49,9 +51,9 @@ def _write_npz(dataset: Dataset, path: Path) -> None:
 def _write_hdf5(dataset: Dataset, path: Path) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", libver=_VERSION) as file:
         for key, array in dataset.arrays().items():
-            file.create_dataset(key, data=array, compression="gzip")
+            file.create_dataset(key, data=array, compression="gzip", **_CHECKED)
 
 
 def _write_minari(dataset: Dataset, path: Path) -> None:
@@ -67,7 +69,7 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
     content = path / "data" / "main_data.hdf5"
     content.parent.mkdir(parents=True)
     bounds = dataset.episodes()
-    with h5py.File(content, "w") as file:
+    with h5py.File(content, "w", libver=_VERSION) as file:
         for number, (start, stop) in enumerate(bounds):
             group = file.create_group(f"episode_{number}")
             group.attrs.update({"id": number, "total_steps": int(stop - start)})
@@ -75,7 +77,7 @@ def _write_minari(dataset: Dataset, path: Path) -> None:
             last = dataset.next_observations[stop - 1 : stop]
             arrays["observations"] = np.concatenate([arrays["observations"], last])
             for key, array in arrays.items():
-                group.create_dataset(MINARI[key], data=array)
+                group.create_dataset(MINARI[key], data=array, **_CHECKED)
     metadata = {
         "dataset_id": f"{path.name}-v0",
         "minari_version": _MINARI,
