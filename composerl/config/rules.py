@@ -110,8 +110,8 @@ def as_whole(value: float | str) -> int | None:
 def _json_object(name: str, value: Any) -> dict[str, Any]:
     """A dictionary that comes out of config.yaml and checkpoints as it went in."""
     try:
-        text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
-        values = parse_json(text, name)
+        values = parse_json(value, name) if isinstance(value, str) else value
+        values = json.loads(json.dumps(values, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):

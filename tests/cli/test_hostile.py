@@ -305,6 +305,7 @@ FLAGS = [
     ("iql_pendulum", ["--steps", str(10**30)], "steps"),
     ("iql_pendulum", ["--dataset-seed", "-1"], "dataset_seed"),
     ("iql_pendulum", ["--env-kwargs", "[" * 5000], "env_kwargs"),
+    ("iql_pendulum", ["--env-kwargs", '{"g": NaN}'], "env_kwargs"),
     ("ppo_cartpole", ["--clip", "-1"], "clip"),
 ]
 
