@@ -16,9 +16,9 @@ __all__ = ["doctor", "warnings_for"]
 
 #: What each extra is for, and a module that shows whether it is there.
 EXTRAS = {
-    "plot": ("matplotlib", "curves and reports"),
+    "plot": ("matplotlib", "pictures of curves"),
     "export": ("onnxruntime", "ONNX files"),
-    "video": ("pygame", "films of most environments"),
+    "video": ("pygame", "films of most environments, MP4"),
     "sweep": ("optuna", "local sweeps"),
     "minari": ("minari", "Minari's own tools"),
     "mujoco": ("mujoco", "HalfCheetah, Hopper, ..."),
@@ -26,6 +26,7 @@ EXTRAS = {
     "minatar": ("minatar", "MinAtar/..."),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "ray": ("ray", "--workers, --on ray"),
+    "docs": ("pdoc", "the API reference"),
 }
 
 

@@ -82,8 +82,13 @@ class Spaces:
 
     @property
     def obs_dim(self) -> int:
-        """Length of a flat observation."""
-        return int(np.prod(self.obs_shape))
+        """Length of an observation that is a vector; an image is refused."""
+        if len(self.obs_shape) != 1:
+            raise ValueError(
+                f"this network needs observations that are vectors, got shape {self.obs_shape}; "
+                "iqn_network, fqf_network and world_model take images"
+            )
+        return self.obs_shape[0]
 
     def require_box(self, what: str) -> Spaces:
         """Return self, or say in one sentence that ``what`` cannot handle discrete actions."""

@@ -1,6 +1,7 @@
 """Discriminators: who acted here, the expert or the policy?"""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ def discriminator(
             the logits (Miyato et al. 2018, https://arxiv.org/abs/1802.05957).
     """
     spaces = Spaces.of(env)
-    trunk = MLP(spaces.obs_dim + spaces.action_dim, 1, hidden, **layers)
+    trunk = MLP(prod(spaces.obs_shape) + spaces.action_dim, 1, hidden, **layers)
     if spectral_norm:
         for layer in trunk:
             if isinstance(layer, nn.Linear):

@@ -19,9 +19,9 @@ PAGES = {"all": HERE.parent / "README.md", "front": HERE.parent.parent / "README
 
 #: The rows of the front page, by the names of their files.
 FRONT = (
-    "cql_pendulum-defaults", "iql_pendulum-mixed", "iql_pendulum-halfcheetah",
-    "xql_pendulum-mixed", "cql_cartpole-mixed", "gail_cartpole-defaults", "ppo_cartpole-defaults",
-    "mbpo_pendulum-defaults",
+    "gail_cartpole-defaults", "cql_pendulum-defaults", "cql_cartpole-mixed", "iql_pendulum-mixed",
+    "iql_pendulum-halfcheetah", "xql_pendulum-mixed", "td3bc_pendulum-defaults",
+    "ppo_cartpole-defaults", "sac_pendulum-defaults", "mbpo_pendulum-defaults",
 )  # fmt: skip
 
 #: Flags that say where and how to run, and not what.

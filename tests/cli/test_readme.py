@@ -7,29 +7,34 @@ what .ci/run does; they are compared with it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from composerl.catalog import load_recipe
 from composerl.cli import main
 from composerl.fleet import Ended, driver, local
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 SMALL = [
-    "--steps", "20", "--dataset-size", "500", "--eval-episodes", "2", "--hidden", "16", "16",
-    "--save-every", "10",
+    ("--steps", "20"), ("--dataset-size", "500"), ("--eval-episodes", "2"),
+    ("--hidden", "16", "16"), ("--save-every", "10"),
 ]  # fmt: skip
 SETUP = "python3 -m venv"
+INSTALL = "pip install ."
 
 
 def shell_lines():
-    return [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line]
+    lines = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def test_the_setup_lines_are_what_ci_does():
@@ -40,6 +45,17 @@ def test_the_setup_lines_are_what_ci_does():
     for step in setup[1].split(" && ")[2:]:
         assert step in ci, step
     assert setup[0].endswith("python recipes/cql_pendulum.py")
+
+
+def test_the_first_line_installs_what_the_setup_lines_do():
+    first, *_ = shell_lines()
+    setup = next(line for line in shell_lines() if line.startswith(SETUP))
+    assert first == INSTALL
+    assert first.replace("install", "install -e") in setup.split(" && ")
+
+
+def test_the_page_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +80,12 @@ def _small(place, monkeypatch):
 
 def small(words):
     """A command line with flags that make its run a matter of a second."""
-    if words[0] == "run" and "--help" not in words:
-        return [*words, *SMALL]
+    if words[0] == "run":
+        known = {field.name for field in fields(load_recipe(words[1]).Config)}
+        flags = [flag for flag in SMALL if flag[0][2:].replace("-", "_") in known]
+        return [*words, *itertools.chain.from_iterable(flags)]
     if words[0] == "sweep":
-        return [*words, *SMALL, "--trials", "2"]
+        return [*words, *itertools.chain.from_iterable(SMALL), "--trials", "2"]
     if words[:2] == ["data", "make"]:
         return [*words, "--size", "500"]
     if words[:2] == ["data", "collect"]:
@@ -77,7 +95,10 @@ def small(words):
     return words
 
 
-@pytest.mark.parametrize("line", [line for line in shell_lines() if not line.startswith(SETUP)])
+COMMANDS = [line for line in shell_lines() if not line.startswith((SETUP, INSTALL))]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
 def test_shell_lines(line, capsys):
     words = shlex.split(line, comments=True)
     if "|" in words:

@@ -40,9 +40,9 @@ def test_a_file_tells_what_was_run(one):
         assert run["cpu_seconds"] > 0
 
 
-def test_the_front_page_has_eight_rows_of_kept_files():
+def test_the_front_page_has_ten_rows_of_kept_files():
     assert {*page.FRONT} <= {one["name"] for one in page.records()}
-    assert len(page.table("front").splitlines()) == 2 + 8
+    assert len(page.table("front").splitlines()) == 2 + 10
 
 
 def test_add_writes_what_a_run_directory_holds(tmp_path, monkeypatch):
