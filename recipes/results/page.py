@@ -1,14 +1,16 @@
 """The figures of the pages: kept as small JSON files here, and made into their tables.
 
 python recipes/results/page.py add halfcheetah RUNS... writes <recipe>-halfcheetah.json from the run
-directories of one recipe, which differ in their seeds; python recipes/results/page.py write puts
-all of these files into the tables of recipes/README.md and README.md. Nothing is typed.
+directories of one recipe, which differ in their seeds; other seeds of the same command that are in
+the file stay. python recipes/results/page.py write puts all of these files into the tables of
+recipes/README.md and README.md. Nothing is typed.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +25,9 @@ FRONT = (
     "iql_pendulum-halfcheetah", "xql_pendulum-mixed", "td3bc_pendulum-defaults",
     "ppo_cartpole-defaults", "sac_pendulum-defaults", "mbpo_pendulum-defaults",
 )  # fmt: skip
+
+#: Half of a 95 % interval of a mean in standard errors, by the number of seeds (Student's t).
+_STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 
 #: Flags that say where and how to run, and not what.
 _PLACE = ("--out", "--seed", "--wandb", "--compile", "--save-every", "--threads")
@@ -86,6 +91,14 @@ def _data(config: dict[str, Any]) -> dict[str, Any] | None:
     return {"name": Path(config["dataset"]).name, "rows": len(data), "mean_return": mean}
 
 
+def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The new record with the old one's runs of other seeds, if they did the same."""
+    if any(old[key] != new[key] for key in new if key != "runs"):
+        return new
+    runs = {run["seed"]: run for run in (*old["runs"], *new["runs"])}
+    return new | {"runs": [runs[seed] for seed in sorted(runs)]}
+
+
 def records() -> list[dict[str, Any]]:
     """All that are kept, by task and recipe."""
     found = [json.loads(path.read_text()) for path in sorted(HERE.glob("*.json"))]
@@ -96,7 +109,8 @@ def table(page: str) -> str:
     """The Markdown table of a page."""
     every = records()
     head: tuple[str, ...] = (
-        "command", "steps", "data", "return of each seed", "mean", "curve", "CPU seconds", "commit",
+        "command", "steps", "data", "return of each seed", "mean, 95 %", "curve", "CPU seconds",
+        "commit",
     )  # fmt: skip
     if page == "front":
         every = [one for name in FRONT for one in every if one["name"] == name]
@@ -108,7 +122,7 @@ def table(page: str) -> str:
 def _row(one: dict[str, Any], page: str) -> tuple[str, ...]:
     runs = one["runs"]
     returns = [run["return"] for run in runs]
-    mean, data = _number(sum(returns) / len(returns)), one["data"]
+    mean, data = _mean(returns), one["data"]
     seconds = [run["cpu_seconds"] for run in runs]
     cost = " to ".join(f"{end:.0f}" for end in dict.fromkeys((min(seconds), max(seconds))))
     base = "" if data is None else f"{data['name']}: {_number(data['mean_return'])}"
@@ -119,6 +133,15 @@ def _row(one: dict[str, Any], page: str) -> tuple[str, ...]:
     commits = ", ".join(dict.fromkeys(run["commit"][:7] for run in runs))
     curve = _sparkline(runs[0]["curve"])
     return f"`{one['command']}`", f"{one['steps']:,}", base, each, mean, curve, cost, commits
+
+
+def _mean(returns: list[float]) -> str:
+    """With its interval from three seeds on; two say nothing about their spread."""
+    mean = _number(statistics.fmean(returns))
+    if len(returns) not in _STUDENT:
+        return mean
+    half = _STUDENT[len(returns)] * statistics.stdev(returns) / len(returns) ** 0.5
+    return f"{mean} ± {_number(half)}"
 
 
 def _number(value: float) -> str:
@@ -146,6 +169,8 @@ def main(action: str, *words: str) -> None:
     if action == "add":
         one = record(words[0], words[1:])
         path = HERE / f"{one['name']}.json"
+        if path.exists():
+            one = joined(json.loads(path.read_text()), one)
         path.write_text(json.dumps(one, indent=1) + "\n")
         print(path)
     elif action == "write":

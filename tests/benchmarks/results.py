@@ -56,11 +56,16 @@ def write(path: Path, benchmark: str, case: str, found: dict[str, Figures]) -> N
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """With ``-dirty`` if files are changed, but for that of the results."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", ":/", f":!{RESULTS.name}")
+    return (_git("rev-parse", "--short", "HEAD") or "unknown") + "-dirty" * bool(changed)
+
+
+def _git(*words: str) -> str:
     done = subprocess.run(
-        command, cwd=RESULTS.parent, capture_output=True, text=True, check=False
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
+        ["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -82,3 +82,18 @@ def test_add_writes_what_a_run_directory_holds(tmp_path, monkeypatch):
     metadata.write_text(metadata.read_text().replace("--lr=0.01", "--lr=0.02"))
     with pytest.raises(ValueError, match="differ in more than their seeds"):
         page.main("add", "small", *runs)
+
+
+def test_seeds_of_the_same_command_are_joined():
+    (old, *_) = page.records()
+    other = dict(old["runs"][0], seed=99)
+    both = page.joined(old, old | {"runs": [other]})
+    assert [run["seed"] for run in both["runs"]] == [*(run["seed"] for run in old["runs"]), 99]
+    changed = old | {"steps": old["steps"] + 1, "runs": [other]}
+    assert page.joined(old, changed) == changed
+
+
+def test_intervals_are_those_of_student():
+    assert page._mean([10.0]) == "10.0"
+    assert page._mean([10.0, 12.0]) == "11.0"
+    assert page._mean([10.0, 12.0, 14.0]) == "12.0 ± 5.0"  # 4.303 * 2 / sqrt(3)
