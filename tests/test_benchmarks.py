@@ -19,6 +19,7 @@ from benchmarks import (
     tables,
 )
 from benchmarks.limit import IQLLimit
+from benchmarks.products import products_of
 from benchmarks.timing import Case, in_turns
 from benchmarks.updates import KINDS
 
@@ -52,6 +53,19 @@ def test_gradients_derived_by_hand_are_those_of_autograd() -> None:
     limit = IQLLimit(kind.made(16), batch, 16)
     limit.compiled = limit._step
     same(two_updates(limit), two_updates(kind.ours(16, batch)))
+
+
+def test_products_of_an_update_are_made_again() -> None:
+    """Two layers: two products forward, and backward two for weights and one between them."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    again = products_of(lambda: net(torch.ones(5, 3)).sum().backward())
+    with torch.profiler.profile() as profile:
+        again()
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["aten::addmm"] + counts.get("aten::mm", 0) == 5
+    assert not {"aten::relu", "aten::sum"} & {*counts}
+    with pytest.raises(ValueError, match="no products"):
+        products_of(lambda: torch.ones(2) + 1)
 
 
 def test_dreamer_by_hand_has_our_losses() -> None:

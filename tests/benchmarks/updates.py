@@ -22,6 +22,7 @@ from .hand_continuous import hand_cql, hand_iql, hand_sac, hand_td3bc, hand_xql
 from .hand_discrete import QUANTILES, hand_fqf, hand_gail, hand_iqn, hand_ppo
 from .hand_models import hand_dynamics
 from .limit import IQLLimit
+from .products import products_of
 from .timing import Benchmark, Case, Step
 
 
@@ -76,6 +77,7 @@ class Kind:
                 ways["limit"] = self.limit(self.made(width), batch.clone(), width)
         ways["composerl"] = self.ours(width, batch)
         if compiled:
+            ways["products alone"] = products_of(self.by_hand(width, batch))
             ways["composerl, compiled"] = self.ours(width, batch, compile=True)
         return ways
 
