@@ -22,7 +22,7 @@ from composerl.bookkeeping.manifest import MANIFEST, write_manifest
 from composerl.bookkeeping.metrics import require_rows
 from composerl.bookkeeping.owner import Owner
 from composerl.bookkeeping.rows import Diverged, Rows
-from composerl.bookkeeping.signals import interrupts
+from composerl.bookkeeping.signals import Left, interrupts, must_leave
 from composerl.bookkeeping.tracking import Tracker, require_tensorboard
 from composerl.bookkeeping.wandb_run import wandb_mode
 from composerl.config import RunConfig, config_to_dict, require_recipe
@@ -138,10 +138,13 @@ class Run:
                     self.step += by
                     self._in_step = self._trained = True
                     yield self.step
-                    self._end_step(save=stop.is_set())
+                    leave = must_leave(self.step)
+                    self._end_step(save=stop.is_set() or leave)
                     show(self.step, self.score.latest)
                     if stop.is_set():
                         raise KeyboardInterrupt(f"stopped at step {self.step}")
+                    if leave:
+                        raise Left(f"left at step {self.step}")
         # Not GeneratorExit, after `break` or an error in the body: finish() or the end will tell.
         except Exception:
             self._close(1)
@@ -313,7 +316,7 @@ class Run:
             self.directory,
             config=rundir.public(self.directory, self.config) | {"recipe": self.name},
             mode=self._wandb_mode,
-            run_id=state["run_id"] if state else rundir.run_id(self.directory),
+            run_id=state.get("run_id") if state else rundir.run_id(self.directory),
             project=self.config.wandb_project,
             group=self.name,
             tags=(self.name, self.config.env[:64], *self.config.wandb_tags),

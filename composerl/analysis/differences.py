@@ -1,49 +1,72 @@
 """Where two trees of numbers, tensors and text part."""
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-__all__ = ["first_difference"]
+from composerl._schema import number, short
+
+__all__ = ["Difference", "find_difference", "first_difference"]
 
 
-def first_difference(a: Any, b: Any, where: str = "") -> str | None:
+class Difference(NamedTuple):
+    """A place at which two trees part, and how."""
+
+    where: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.how}" if self.where else self.how
+
+
+def first_difference(a: Any, b: Any) -> str | None:
     """Where and by how much ``b`` differs from ``a``, at the first place that does; else None."""
+    found = find_difference(a, b)
+    return None if found is None else str(found)
+
+
+def find_difference(a: Any, b: Any, where: tuple[Any, ...] = ()) -> Difference | None:
+    """The first place at which ``b`` differs from ``a``; None if they are equal, to the bit."""
+    place = ": ".join(map(str, where))
     if isinstance(a, TensorDictBase) and isinstance(b, TensorDictBase):
         a, b = a.to_dict(), b.to_dict()
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return _tensors(a, b, where)
+        how = _tensors(a, b)
+        return None if how is None else Difference(place, how)
     if isinstance(a, dict) and isinstance(b, dict):
         if alone := [key for key in (*a, *b) if key not in a or key not in b]:
-            return f"{where}{alone[0]} is in one of them only"
-        return _first((a[key], b[key], f"{where}{key}: ") for key in a)
+            return Difference(place, f"{alone[0]} is in one of them only")
+        return _first((a[key], b[key], (*where, key)) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        pairs = zip(a, b, strict=False)
-        found = _first((x, y, f"{where}{i}: ") for i, (x, y) in enumerate(pairs))
-        lengths = f"{where}one has {len(a)} items, the other {len(b)}"
+        pairs = enumerate(zip(a, b, strict=False))
+        found = _first((x, y, (*where, i)) for i, (x, y) in pairs)
+        lengths = Difference(place, f"one has {len(a)} items, the other {len(b)}")
         return found or (lengths if len(a) != len(b) else None)
-    same = a == b or (_nan(a) and _nan(b))
-    return None if type(a) is type(b) and same else f"{where}{a!r} and {b!r}"
+    if type(a) is type(b) and (a == b or (_nan(a) and _nan(b))):
+        return None
+    apart = f", {abs(a - b):.3g} apart" if number(a) and number(b) and a != b else ""
+    return Difference(place, f"{short(a)} and {short(b)}{apart}")
 
 
-def _first(pairs: Any) -> str | None:
-    return next((found for pair in pairs if (found := first_difference(*pair))), None)
+def _first(pairs: Iterable[tuple[Any, Any, tuple[Any, ...]]]) -> Difference | None:
+    return next((found for pair in pairs if (found := find_difference(*pair))), None)
 
 
 def _nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _tensors(a: Tensor, b: Tensor, where: str) -> str | None:
+def _tensors(a: Tensor, b: Tensor) -> str | None:
     if a.shape != b.shape or a.dtype != b.dtype:
         kinds = [f"{x.dtype} {tuple(x.shape)}" for x in (a, b)]
-        return f"{where}{kinds[0]} and {kinds[1]}"
+        return f"{kinds[0]} and {kinds[1]}"
     x, y = (tensor.detach().cpu().contiguous() for tensor in (a, b))
     if not x.numel() or torch.equal(*(t.reshape(-1).view(torch.uint8) for t in (x, y))):
         return None
     other = (x != y).sum().item()
     largest = (x.double() - y.double()).abs().max().item()
-    return f"{where}{other} of {x.numel()} numbers differ, by {largest:.3g} at most"
+    return f"{other} of {x.numel()} numbers differ, by {largest:.3g} at most"

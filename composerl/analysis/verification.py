@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +11,9 @@ from typing import Any, Literal
 import torch
 
 from composerl._files import inside
-from composerl._schema import imported, number
+from composerl._schema import number
 from composerl.analysis.differences import first_difference
+from composerl.analysis.replaying import Train, kept, numbers, replayed, rows, unrepeatable
 from composerl.analysis.runs import PastRun, read_run
 from composerl.bookkeeping import manifest
 from composerl.bookkeeping.checkpoint import best_path
@@ -40,7 +38,8 @@ def verify_run(
     directory: Path,
     load: Callable[[Path], Policy],
     *,
-    train: Callable[[PastRun, Path], object] | None = None,
+    train: Train | None = None,
+    since: int | str | None = None,
     env: str | None = None,
 ) -> Iterator[Claim]:
     """Check a run's claims one after the other.
@@ -48,7 +47,9 @@ def verify_run(
     Args:
         directory: of the run.
         load: makes the policy of a file of the run.
-        train: trains again what this run says, into a new directory; None if that is not asked.
+        train: trains again what this run says; None if that is not asked.
+        since: the step of the checkpoint to train again from, to the next one; ``"last"`` is the
+            last but one; None is from the start to the end.
         env: the run's environment, if a module is to be imported for it.
     """
     try:
@@ -74,7 +75,10 @@ def verify_run(
     yield _evaluation(run, "best", best_path(directory), load, here)
     if train is not None:
         here = _elsewhere(told["made_with"], run.config.get("device"))
-        yield from _replay(run, train, env, here)
+        if since is None:
+            yield from _replay(run, train, env, here)
+        else:
+            yield from _replay_part(run, since, train, env, here)
 
 
 def _files(directory: Path, told: dict[str, Any]) -> Iterator[Claim]:
@@ -166,47 +170,56 @@ def _threads(run: PastRun) -> int:
     return threads if isinstance(threads, int) and 1 <= threads <= 1024 else 1
 
 
-def _replay(
-    run: PastRun, train: Callable[[PastRun, Path], object], env: str | None, here: str
-) -> Iterator[Claim]:
+def _replay(run: PastRun, train: Train, env: str | None, here: str) -> Iterator[Claim]:
     what = "trained again: "
-    if why := _unrepeatable(run, env):
+    if why := unrepeatable(run, env):
         yield Claim(f"{what}metrics, policy", "cannot be checked", why)
         return
     reads: dict[str, Callable[[Path], Any]] = {
-        "metrics": _rows,
+        "metrics": rows,
         "policy": lambda place: load_tree(inside(place, "policy.safetensors"), "policy"),
     }
-    with tempfile.TemporaryDirectory() as place:
-        again = Path(place) / "run"
-        try:
-            with redirect_stdout(sys.stderr):
-                train(run, again)
+    try:
+        with replayed(run, train) as again:
             pairs = {kind: (read(run.directory), read(again)) for kind, read in reads.items()}
-        except (ValueError, OSError, RuntimeError) as error:
-            yield Claim(f"{what}metrics, policy", "cannot be checked", str(error))
-            return
+    except (ValueError, OSError, RuntimeError) as error:
+        yield Claim(f"{what}metrics, policy", "cannot be checked", str(error))
+        return
     for kind, pair in pairs.items():
         yield _judge(f"{what}{kind}", first_difference(*pair), here)
 
 
-def _unrepeatable(run: PastRun, env: str | None) -> str:
-    """Why a run cannot be trained again, in words; empty if it can."""
-    kwargs = run.config.get("env_kwargs")
-    values = kwargs.values() if isinstance(kwargs, dict) else ()
-    if not imported("" if env else run.env, *values):
-        return f"a module is to be imported for {run.env}: say so by --env"
-    if run.config.get("collect") == "async":
-        return "it collected while it learned (--collect async), which never comes out twice"
-    if (at := run.metadata.get("changed_at")) is not None:
-        return f"it went on from step {at} with other settings, so config.yaml is half the story"
-    return ""
-
-
-def _rows(directory: Path) -> dict[str, Any]:
-    """The rows of metrics by step, without times."""
-    rows: dict[str, Any] = {}
-    for count, row in enumerate(read_metrics(inside(directory, "metrics.jsonl")), 1):
-        told = {key: value for key, value in row.items() if not key.startswith("time/")}
-        rows[f"row {count}, step {row['step']}"] = told
-    return rows
+def _replay_part(
+    run: PastRun, since: int | str, train: Train, env: str | None, here: str
+) -> Iterator[Claim]:
+    """From a kept checkpoint to the next one."""
+    steps = [*kept(run.directory)]
+    if len(steps) < 2:
+        told = f"{len(steps)} checkpoint is kept, and it takes two: train with --keep-checkpoints 2"
+        yield Claim("trained again from a checkpoint", "cannot be checked", told)
+        return
+    start = steps[-2] if since == "last" else since
+    if start not in steps[:-1]:
+        there = ", ".join(map(str, steps[:-1]))
+        raise ValueError(
+            f"{run.directory} has no checkpoint of step {since} to go on from: {there}"
+        )
+    end = steps[steps.index(start) + 1]
+    what = f"trained again from step {start} to {end}: "
+    if why := unrepeatable(run, env, int(start)):
+        yield Claim(f"{what}metrics, checkpoint", "cannot be checked", why)
+        return
+    try:
+        with replayed(run, train, int(start), end) as again:
+            pairs = {
+                "metrics": [
+                    {name: row for name, row in rows(place).items() if row["step"] <= end}
+                    for place in (run.directory, again)
+                ],
+                "checkpoint": [numbers(kept(place)[end]) for place in (run.directory, again)],
+            }
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        yield Claim(f"{what}metrics, checkpoint", "cannot be checked", str(error))
+        return
+    for kind, pair in pairs.items():
+        yield _judge(f"{what}{kind}", first_difference(*pair), here)

@@ -1,12 +1,35 @@
-"""Ctrl-C that waits for a good moment. Imports no torch: who only watches runs uses it too."""
+"""How a run ends before its end: by Ctrl-C, or as only a part of it is asked for. No torch."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["interrupts"]
+__all__ = ["Left", "interrupts", "leaving_after", "must_leave"]
+
+_LAST: ContextVar[int | None] = ContextVar("last", default=None)
+
+
+class Left(Exception):
+    """A run has come to the step after which it was to be left; its checkpoint is written."""
+
+
+@contextmanager
+def leaving_after(step: int) -> Iterator[None]:
+    """A context in which a run saves a checkpoint at this step and raises :class:`Left`."""
+    before = _LAST.set(step)
+    try:
+        yield
+    finally:
+        _LAST.reset(before)
+
+
+def must_leave(step: int) -> bool:
+    """Whether a run that has come to this step is to be left."""
+    last = _LAST.get()
+    return last is not None and step >= last
 
 
 @contextmanager

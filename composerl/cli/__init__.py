@@ -42,6 +42,7 @@ COMMANDS: dict[str, Callable[..., Any] | dict[str, Callable[..., Any]]] = {
     "report": runs.report,
     "compare": runs.compare,
     "verify": verifying.verify,
+    "bisect": verifying.bisect,
     "sweep": sweep.sweep,
     "league": league.league,
     "data": {
@@ -62,7 +63,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     "look": ("plot", "report", "compare"),
     "use": ("evaluate", "predict", "export"),
     "data": ("data",),
-    "check": ("verify", "doctor"),
+    "check": ("verify", "bisect", "doctor"),
 }
 
 #: Commands that also take a recipe's flags, and their own flags: with one value, with any number.

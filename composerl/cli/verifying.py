@@ -1,4 +1,4 @@
-"""``composerl verify``: whether runs are what they say."""
+"""``composerl verify`` and ``bisect``: whether runs are what they say, and where two part."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from composerl.cli.loading import load_policy, print_json
 from composerl.config import check_run
 
 if TYPE_CHECKING:
+    from composerl.analysis.replaying import Train
     from composerl.analysis.runs import PastRun
     from composerl.policy import Policy
 
-__all__ = ["verify"]
+__all__ = ["bisect", "verify"]
 
 Recipe = Annotated[Path | None, arg(help="The recipe's file, if it is none of the packaged ones.")]
 Env = Annotated[str | None, arg(help="The run's environment, module:Id, to import the module.")]
@@ -28,6 +29,7 @@ def verify(
     runs: Positional[tuple[Path, ...]],
     *,
     replay: bool = False,
+    replay_from: str | None = None,
     recipe: Recipe = None,
     env: Env = None,
     json: bool = False,
@@ -40,6 +42,8 @@ def verify(
     Args:
         runs: Run directories.
         replay: Also train again from the start, and compare metrics and policy bit for bit.
+        replay_from: Instead train again only from a kept checkpoint to the next one, which is
+            compared bit for bit: the checkpoint's step, or last for the last two.
         json: Print a line of JSON for each run instead of a table.
     """
     from composerl.analysis.verification import verify_run
@@ -47,26 +51,19 @@ def verify(
 
     if not runs:
         raise ValueError("give one run directory or more")
-    for run in runs:
-        check_run(run)
-        if not run.is_dir():
-            raise NotADirectoryError(f"{run} is a file, expected a run directory")
+    since = None if replay_from is None else _step(replay_from)
+    if replay and since is not None:
+        raise ValueError("--replay is from the start: it cannot be given with --replay-from")
+    _require_runs(*runs)
     own = recipe if recipe is not None and hasattr(load_recipe(recipe), "actor") else None
+    train = _trainer(recipe, env) if replay or since is not None else None
 
     def load(file: Path) -> Policy:
         return load_policy(file, "final", env, own)
 
-    def train(run: PastRun, out: Path) -> object:
-        if recipe is None and run.recipe not in recipes():  # a file that a run names is not run
-            raise ValueError(f"{run.recipe} is none of the packaged recipes: name it by --recipe")
-        quiet = {"wandb": "disabled", "wandb_artifacts": False, "video": False}
-        flags = quiet | {"tensorboard": False} | ({"env": env} if env else {})
-        config = run.directory / "config.yaml"
-        return train_recipe(recipe or run.recipe, config=config, out=out, **flags)
-
     verdicts = set()
     for run in runs:
-        claims = list(verify_run(run, load, train=train if replay else None, env=env))
+        claims = list(verify_run(run, load, train=train, since=since, env=env))
         verdicts |= {claim.verdict for claim in claims}
         if json:
             print_json({"run": str(run), "claims": [asdict(claim) for claim in claims]})
@@ -75,3 +72,71 @@ def verify(
             print_table(str(run), ("claim", "verdict", "why"), rows, align="left")
     if verdicts != {"verified"}:
         sys.exit(1 if "differs" in verdicts else 3)
+
+
+def bisect(
+    a: Positional[Path],
+    b: Positional[Path],
+    *,
+    replay: bool = False,
+    recipe: Recipe = None,
+    env: Env = None,
+    json: bool = False,
+) -> None:
+    """Where two runs part: the first step, metric and tensor that differ, and by how much.
+
+    Compares rows of metrics, the checkpoints that both have kept, and policies, to the bit and but
+    for times; what the runs were told otherwise is said first. The exit code is 0 if all are equal,
+    1 if they differ.
+
+    Args:
+        a: Run directory.
+        b: The same.
+        replay: Also train again between the last equal checkpoint and the first other one: the
+            step at which runs of other settings part, or which of two alike comes out so here.
+        json: Print JSON instead of a table.
+    """
+    from composerl.analysis.bisection import bisect_runs, settings_apart
+    from composerl.analysis.runs import read_run
+    from composerl.bookkeeping.console import print_table
+
+    _require_runs(a, b)
+    runs = read_run(a), read_run(b)
+    settings = settings_apart(*runs)
+    found = list(bisect_runs(*runs, _trainer(recipe, env) if replay else None, env))
+    if json:
+        print_json({"settings": settings, "partings": [asdict(parting) for parting in found]})
+    else:
+        if settings:
+            print_table("settings", ("setting", "A and B"), settings.items(), align="left")
+        rows = [(parting.what, parting.where, parting.how or "equal") for parting in found]
+        print_table(f"A {a}, B {b}", ("compared", "first at", "difference"), rows, align="left")
+    if any(parting.how for parting in found):
+        sys.exit(1)
+
+
+def _require_runs(*runs: Path) -> None:
+    for run in runs:
+        check_run(run)
+        if not run.is_dir():
+            raise NotADirectoryError(f"{run} is a file, expected a run directory")
+
+
+def _step(text: str) -> int | str:
+    if text != "last" and not (text.isdecimal() and len(text) <= 12):
+        raise ValueError(f"--replay-from must be the step of a checkpoint, or last, got {text!r}")
+    return text if text == "last" else int(text)
+
+
+def _trainer(recipe: Path | None, env: str | None) -> Train:
+    """What trains a run again, or goes on with a copy of it."""
+
+    def train(run: PastRun, out: Path, resume: bool) -> object:
+        if recipe is None and run.recipe not in recipes():  # a file that a run names is not run
+            raise ValueError(f"{run.recipe} is none of the packaged recipes: name it by --recipe")
+        quiet = {"wandb": "disabled", "wandb_artifacts": False, "video": False}
+        flags = quiet | {"tensorboard": False} | ({"env": env} if env else {})
+        start = {"resume": True} if resume else {"config": run.directory / "config.yaml"}
+        return train_recipe(recipe or run.recipe, out=out, **start, **flags)
+
+    return train
