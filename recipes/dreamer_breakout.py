@@ -9,10 +9,10 @@ GPU use --device cuda --size medium --batch-size 16 --length 64.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from composerl.catalog import load_recipe
-from composerl.config import Count, NonNegative, Positive, Whole, cli
+from composerl.config import Count, NonNegative, Positive, SizeName, Whole, cli
 
 catch = load_recipe("dreamer_catch")
 main = catch.main
@@ -38,9 +38,9 @@ class Config(catch.Config):  # type: ignore[name-defined]  # a recipe is loaded 
     train_ratio: Positive = 64.0
     batch_size: Count = 8
     length: Count = 32
-    size: Literal["debug", "small", "medium"] = "small"
+    size: SizeName = "small"
     lr: NonNegative = 1e-4
-    model_lr: NonNegative = 3e-4
+    lr_warmup: Whole = 1000
     horizon: Count = 15
 
 

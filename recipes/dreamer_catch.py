@@ -1,4 +1,4 @@
-"""Dreamer, version 3 (Hafner et al. 2023): online, images, discrete actions.
+"""Dreamer, version 3 (Hafner et al. 2023): online, from images or vectors, any actions.
 
 A world model learns what the environment does, from replayed sequences; actor and critic learn in
 what it imagines. In images/ of the run directory one can see what that is: strips of what
@@ -43,6 +43,8 @@ class Config(WorldModelConfig):
     """Nats of surprise at a step that are not worth avoiding."""
     replay_scale: NonNegative = 0.3
     """Weight of the critic's loss on replayed, not imagined, returns."""
+    replay_grad: bool = False
+    """Let that loss shape the world model, too, as the authors do."""
 
 
 def main(cfg: Config) -> Policy:
@@ -53,7 +55,7 @@ def main(cfg: Config) -> Policy:
 
     run = Run(cfg)
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
-    actor = modules.dreamer_actor(env, cfg.size)
+    actor = modules.dreamer_actor(env, cfg.size, cfg.sampled)
     loss = losses.DreamerLoss(
         actor.world_network,
         actor.actor_network,
@@ -66,16 +68,19 @@ def main(cfg: Config) -> Policy:
         representation_scale=cfg.representation_scale,
         free_nats=cfg.free_nats,
         replay_scale=cfg.replay_scale,
+        replay_grad=cfg.replay_grad,
     ).to(cfg.device)
     start = max(cfg.warmup, (1 + cfg.length) * cfg.num_envs)
     updates_per_step = cfg.train_ratio / (cfg.batch_size * cfg.length)
+    updates = int((cfg.steps - start) * updates_per_step)
+    falls = optim.lr_schedule(cfg.lr_schedule, max(1, updates - cfg.lr_warmup))
     update = Update(
         loss,
-        lr={"world_network": cfg.model_lr, "default": cfg.lr},
-        schedule=optim.lr_schedule(cfg.lr_schedule, int((cfg.steps - start) * updates_per_step)),
+        optimizer=optim.LaProp(loss.parameters(), cfg.lr, clip=cfg.clip),
+        schedule=optim.warm_up(cfg.lr_warmup, then=falls),
         tau=cfg.tau,
         max_grad_norm=cfg.max_grad_norm,
-        compile=run.compiles(dreamer=int(cfg.steps * updates_per_step)),
+        compile=run.compiles(dreamer=updates),
     )
     latents = data.Latents(actor.world_network.latent_types)
     buffer = TensorDictReplayBuffer(
@@ -87,6 +92,7 @@ def main(cfg: Config) -> Policy:
     collector = data.RecordCollector(
         env,
         actor,
+        latents=actor.world_network.latent_types,
         init_random_frames=cfg.warmup,
         seed=cfg.seed,
         workers=cfg.workers,

@@ -74,7 +74,7 @@ def test_dreamer_by_hand_has_our_losses() -> None:
     ours = Update(DreamerLoss(*dreamer.networks("debug")), max_grad_norm=100.0)(batch)
     hand = dreamer.by_hand("debug", batch)()
     assert set(hand) == set(ours.keys()) - {"lr"}
-    for key in ("loss_image", "loss_reward", "loss_replay", "entropy"):
+    for key in ("loss_observation", "loss_reward", "loss_replay", "entropy"):
         torch.testing.assert_close(hand[key], ours[key], rtol=1e-3, atol=0)
     for key in ("loss_continue", "loss_dynamics", "loss_representation", "loss_value"):
         torch.testing.assert_close(hand[key], ours[key], rtol=0.1, atol=0)

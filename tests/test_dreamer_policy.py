@@ -17,8 +17,10 @@ from composerl.data import (
     Latents,
     PackedStorage,
     RecordCollector,
+    RecordEnv,
     SequenceSampler,
     VectorCollector,
+    to_records,
 )
 from composerl.envs import make_env
 from composerl.envs.catch import CATCH
@@ -29,7 +31,7 @@ from composerl.modules import dreamer_actor, dreamer_critic
 
 @pytest.fixture
 def actor():
-    torch.manual_seed(0)
+    torch.manual_seed(3)
     network = dreamer_actor(Spaces.of(CATCH), "debug")
     with torch.no_grad():  # a fresh actor is nearly uniform: let actions depend on the state
         network.actor_network.head.last.weight.normal_()
@@ -60,7 +62,7 @@ def test_acting_and_training_see_the_same(actor):
     batch = replay.sample()  # there are as many records as a slice has: each is a whole lane
     world = actor.world_network
     seen = world.observe(
-        world.image(batch["observation"]), batch["action"], batch["first"], sample=False
+        world.inputs(batch["observation"]), batch["action"], batch["first"], sample=False
     ).latent
     assert batch["first"].sum(1).tolist() == [3] * 20  # episodes of 14 records
     assert len(set(batch["action"].flatten().tolist())) > 1
@@ -176,8 +178,8 @@ def test_a_batch_of_episodes_is_each_of_them_alone(actor):
 
 
 def test_latents_in_the_replay_are_those_of_the_episode(actor):
-    """Slices of 6 records, trained on in any order, leave with each record the state that one pass
-    from its episode's start finds, where latents are not drawn but the most likely ones."""
+    """Slices of 6 records, trained on in any order, leave with each record the state before it
+    that one pass from its episode's start finds, where latents are not drawn but the likeliest."""
     world, spaces = actor.world_network, Spaces.of(CATCH)
     observe = world.observe
     world.observe = lambda *inputs, sample=False: observe(*inputs, sample=False)
@@ -199,11 +201,73 @@ def test_latents_in_the_replay_are_those_of_the_episode(actor):
             latents.write(replay, batch)
         every = torch.cat(records, 1)
         truth = world.observe(
-            world.image(every["observation"]), every["action"], every["first"]
+            world.inputs(every["observation"]), every["action"], every["first"]
         ).latent
     stored = replay.storage[:]
     known = stored["known"].view(40, 3).t()
     assert known.float().mean() > 0.9
     deter, stoch = (stored[key].view(40, 3, -1).transpose(0, 1) for key in ("deter", "stoch"))
-    torch.testing.assert_close(deter[known], truth.deter[known])
-    assert torch.equal(stoch[known], truth.stoch[known])
+    first = every["first"][:, 1:]  # where what was before is not looked at
+    known = known[:, 1:] & ~first
+    torch.testing.assert_close(deter[:, 1:][known], truth.deter[:, :-1][known])
+    assert torch.equal(stoch[:, 1:][known], truth.stoch[:, :-1][known])
+
+
+@pytest.mark.parametrize("frames", [3, 12])
+@pytest.mark.parametrize("stock", [False, True])
+def test_latents_are_written_while_acting(actor, frames, stock):
+    """Records have the state that the policy had before them: what one pass over them finds,
+    drawn by the same numbers. Random actions have none."""
+    if stock:
+        collector = Collector(
+            RecordEnv(make_env(CATCH, 3), 0), actor, frames_per_batch=frames,
+            total_frames=-1, postproc=to_records, auto_register_policy_transforms=True,
+            exploration_type=ExplorationType.DETERMINISTIC,
+        )  # fmt: skip
+    else:
+        collector = RecordCollector(
+            make_env(CATCH, 3), actor, seed=0, frames_per_batch=frames, init_random_frames=12,
+            latents=actor.world_network.latent_types,
+            exploration_type=ExplorationType.DETERMINISTIC,
+        )  # fmt: skip
+    records = torch.cat([collector.next() for _ in range(120 // frames)], 1)
+    first = records["first"]
+    if not stock:
+        asked = (torch.arange(40) >= 4).expand(3, 40)
+        assert torch.equal(records["known"][~first], asked[~first])
+    world = actor.world_network
+    start = 0 if stock else 3  # the policy takes over in the middle of an episode, from zeros
+    rest = records[:, start:].clone()
+    rest["first"][:, 0] = True
+    with torch.no_grad():
+        truth = world.observe(
+            world.inputs(rest["observation"]), rest["action"], rest["first"], sample=False
+        ).latent
+    follows = ~rest["first"][:, 1:]
+    assert follows.sum() > 60
+    for name in ("deter", "stoch"):
+        told, found = rest[name][:, 1:][follows], getattr(truth, name)[:, :-1][follows]
+        torch.testing.assert_close(told, found)
+    # and so the replay has them
+    types = {name: (shape, torch.float32) for name, (shape, _) in world.latent_types.items()}
+    replay = TensorDictReplayBuffer(
+        storage=PackedStorage(300), sampler=SequenceSampler(6, num_envs=3),
+        transform=Latents(types), batch_size=4,
+    )  # fmt: skip
+    replay.extend(records.transpose(0, 1).reshape(-1))
+    stored = replay.storage[:]["deter"].view(40, 3, -1).transpose(0, 1)
+    assert torch.equal(stored, records["deter"])
+
+
+def test_a_sampled_policy_is_evaluated_with_the_same_draws(tmp_path):
+    """By the evaluation's seed; what training draws afterwards is what it would have drawn."""
+    torch.manual_seed(0)
+    policy = Policy(dreamer_actor(Spaces.of(CATCH), "debug", sampled=True), CATCH)
+    torch.manual_seed(5)
+    one = policy.evaluate(40, 3)
+    following = torch.rand(3)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3), following)
+    assert policy.evaluate(40, 3) == one
+    assert policy.evaluate(40, 4) != one
+    assert composerl.load(policy.save(tmp_path / "policy.safetensors")).evaluate(40, 3) == one

@@ -59,7 +59,7 @@ def test_the_strip_shows_truth_model_and_error():
     marks = blocks[:, :, :, 0].min((1, 3)) == 255
     np.testing.assert_array_equal(marks, [[1, 1, 0, 1, 1], [1, 1, 0, 0, 0]])
     # what was shown is the posterior's picture
-    seen = world.observe(world.image(batch["observation"][:2, :2]), batch["action"][:2, :2],
+    seen = world.observe(world.inputs(batch["observation"][:2, :2]), batch["action"][:2, :2],
                          batch["first"][:2, :2], sample=False)  # fmt: skip
     picture = world.decoder(seen.latent.features.flatten(0, 1)).clamp(0, 1).detach() * 255
     np.testing.assert_allclose(

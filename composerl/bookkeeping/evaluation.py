@@ -148,6 +148,7 @@ class Evaluator:
 
     Episode ``k`` of seed ``s`` starts from a seed derived from ``(s, k)``: the same call gives the
     same returns, whatever was evaluated before, and training's random numbers are left untouched.
+    A policy that draws its actions by torch's generator draws the same ones.
     """
 
     def __init__(
@@ -197,6 +198,7 @@ class Evaluator:
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         stages = self._open(min(episodes, MAX_ENVS))
+        torch.manual_seed(episode_seed(seed, episodes))
         kind: Any = stages[0]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
         waiting = iter(range(episodes))

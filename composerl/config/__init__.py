@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         OfflineConfig,
         OffPolicyConfig,
         OnPolicyConfig,
+        SizeName,
         ValueConfig,
         WorldModelConfig,
     )

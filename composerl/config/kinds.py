@@ -8,8 +8,11 @@ from composerl.config.fields import MAY_CHANGE, Section
 from composerl.config.rules import Count, Finite, NonNegative, Positive, Share, Whole, Widths
 from composerl.config.settings import LRSchedule, RunConfig
 
-__all__ = ["DatasetConfig", "OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "ValueConfig",
-           "WorldModelConfig"]  # fmt: skip
+__all__ = ["DatasetConfig", "OffPolicyConfig", "OfflineConfig", "OnPolicyConfig", "SizeName",
+           "ValueConfig", "WorldModelConfig"]  # fmt: skip
+
+#: The names that :data:`composerl.modules.SIZES` has.
+SizeName = Literal["debug", "small", "medium", "1m", "12m", "25m", "50m", "100m", "200m"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,17 +309,19 @@ class WorldModelConfig(ReplayConfig):
     """Records of a sequence; one more in front of them warms the memory up."""
 
     networks: ClassVar[Section]
-    size: Literal["debug", "small", "medium"] = "debug"
-    """Of all networks; at 64 x 64 pixels 0.2, 1.6 and 3 million parameters."""
+    size: SizeName = "debug"
+    """Of all networks: ours for a laptop (at 64 x 64 pixels 0.3, 1.6 and 3 million parameters), or
+    the authors' by their millions, with their convolutions."""
 
     algorithm: ClassVar[Section]
     train_ratio: Positive = 32.0
     """Records replayed for each environment step."""
-    lr: NonNegative = 5e-4
-    """Learning rate of actor and critic."""
-    model_lr: NonNegative = 3e-3
-    """Learning rate of the world model."""
-    lr_schedule: LRSchedule = "constant"
-    """How this and --model-lr fall over the run: to 0, or (step) by half at each quarter."""
-    max_grad_norm: Positive = 100.0
+    sampled: bool = False
+    """Draw actions in evaluations, too, as the authors do, in place of the likeliest."""
+    lr: NonNegative = 2e-3
+    """Learning rate of all networks; the authors have 4e-5 for every size."""
+    lr_warmup: Whole = 100
+    """Updates over which it rises, from 0; the authors have 1000."""
+    clip: Positive | None = 0.3
+    """Largest norm of a tensor's gradient, in units of the tensor's own."""
     gamma: Share = 1 - 1 / 333

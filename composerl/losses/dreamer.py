@@ -8,7 +8,15 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from composerl.losses.arguments import check_whole
-from composerl.losses.dreamer_math import lambda_return, return_range, two_hot_loss, two_hot_mean
+from composerl.losses.dreamer_math import (
+    draw_choice,
+    draw_normal,
+    lambda_return,
+    log_prob_and_entropy,
+    return_range,
+    two_hot_loss,
+    two_hot_mean,
+)
 from composerl.losses.world_model import WorldModelLoss, _Fit
 
 __all__ = ["DreamerLoss"]
@@ -34,12 +42,12 @@ class DreamerLoss(WorldModelLoss):
     values are the imagined returns :math:`R_0`; an episode's last record has none.
 
     Each network is evaluated once per state (the critic's average too). No loss reaches the
-    network of another: replayed values do not shape the model either, as they do in the authors'
-    latest code.
+    network of another, but for replayed values with ``replay_grad``.
 
     Args:
         world_network: see :class:`WorldModelLoss`; also ``imagine(latent, action)``.
-        actor_network: features to log-probabilities of the actions.
+        actor_network: features to log-probabilities of the actions; where these are floats, to
+            means and deviations ``(..., 2, action)`` of normal distributions.
         value_network: features to 255 two-hot logits.
 
     Keyword Args:
@@ -48,6 +56,7 @@ class DreamerLoss(WorldModelLoss):
         entropy_coeff: eta: larger keeps the actor more random.
         return_rate: share of each batch in the moving average S.
         replay_scale: weight of the replayed states' value loss; 0 for none.
+        replay_grad: that loss shapes the world model's states, too, as in the authors' code.
         **options: the keyword arguments of :class:`WorldModelLoss`.
 
     Reads what :class:`WorldModelLoss` does. Returns its outputs, ``loss_actor``, ``loss_value``,
@@ -87,6 +96,7 @@ class DreamerLoss(WorldModelLoss):
         entropy_coeff: float = 3e-4,
         return_rate: float = 0.01,
         replay_scale: float = 0.3,
+        replay_grad: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(world_network, **options)
@@ -94,6 +104,7 @@ class DreamerLoss(WorldModelLoss):
         self.value_network = value_network
         self.make_target("value_network")
         self.horizon = check_whole("horizon", horizon, 1)
+        self.replay_grad = bool(replay_grad)
         self.coefficient("lmbda", lmbda, "[0, 1]")
         self.coefficient("entropy_coeff", entropy_coeff, "[0, inf)")
         self.coefficient("return_rate", return_rate, "(0, 1]")
@@ -105,7 +116,7 @@ class DreamerLoss(WorldModelLoss):
         """Evaluate all losses on sequences of records."""
         fit = self._fit(tensordict)
         shape = fit.reward.shape
-        features, log_probs, actions = self._imagine(fit.latent)
+        features, policies, actions = self._imagine(fit.latent)
         with torch.no_grad():
             reward = two_hot_mean(self.world_network.reward_head(features[1:]), self.bins)
             continues = self.world_network.continue_head(features[1:]).squeeze(-1).sigmoid()
@@ -119,17 +130,17 @@ class DreamerLoss(WorldModelLoss):
 
         scale = self._scale(returns, fit.mask)
         advantage = (returns - value[:-1]) / scale
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        chosen, entropy = log_prob_and_entropy(policies, actions)
         actor = -weight * (chosen * advantage + self.entropy_coeff * entropy)
+        critic = two_hot_loss(logits, torch.stack([returns, average], -1), self.bins).sum(-1)
         replay, counts = self._replay_returns(fit, returns[0].view(shape))
-        targets = torch.stack([returns, average, returns], -1)
-        targets[0, :, 2] = replay.flatten()  # replayed states are the first imagined ones
-        critic, regularizer, replayed = two_hot_loss(logits, targets, self.bins).unbind(-1)
-        replayed = (replayed[0] + regularizer[0]).view(shape) * counts
+        # Replayed states are the first imagined ones, but for their gradients.
+        first = self.value_network(fit.latent.features) if self.replay_grad else logits[0]
+        targets = torch.stack([replay.flatten(), average[0]], -1)
+        replayed = two_hot_loss(first, targets, self.bins).sum(-1).view(shape) * counts
 
         fit.rows["loss_actor"] = actor.mean(0).view(shape)
-        fit.rows["loss_value"] = (weight * (critic + regularizer)).mean(0).view(shape)
+        fit.rows["loss_value"] = (weight * critic).mean(0).view(shape)
         fit.rows["loss_replay"] = self.replay_scale * replayed
         fit.rows["entropy"] = entropy.mean(0).view(shape)
         fit.rows["return"] = returns.mean(0).view(shape)
@@ -138,24 +149,22 @@ class DreamerLoss(WorldModelLoss):
         return self._reduced(fit.batch, fit.mask, fit.rows)
 
     def _imagine(self, latent: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Features ``(H + 1, n, f)``, log-probabilities ``(H, n, actions)``, actions ``(H, n)``.
+        """Features ``(H + 1, n, f)``, the policy's distributions and actions, both ``(H, n, ...)``.
 
         Only the actor's outputs carry gradients: REINFORCE needs none through the model.
         """
         latent = type(latent)(*(x.detach() for x in latent))
-        features, log_probs, actions = [latent.features], [], []
+        discrete = self.world_network.num_actions is not None
+        features, policies, actions = [latent.features], [], []
         for _ in range(self.horizon):
-            log_prob = self.actor_network(features[-1])
+            policy = self.actor_network(features[-1])
             with torch.no_grad():
-                # By the inverse of the cumulated probabilities, which may round to less than 1.
-                drawn = torch.rand_like(log_prob[:, :1])
-                action = torch.searchsorted(log_prob.exp().cumsum(-1), drawn).squeeze(-1)
-                action = action.clamp_max(log_prob.shape[-1] - 1)
+                action = draw_choice(policy) if discrete else draw_normal(policy)
                 latent = self.world_network.imagine(latent, action)
             features.append(latent.features)
-            log_probs.append(log_prob)
+            policies.append(policy)
             actions.append(action)
-        return torch.stack(features), torch.stack(log_probs), torch.stack(actions)
+        return torch.stack(features), torch.stack(policies), torch.stack(actions)
 
     def _scale(self, returns: Tensor, mask: Tensor | None) -> Tensor:
         """What advantages are divided by; in training mode the returns first move it."""

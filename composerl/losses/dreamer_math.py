@@ -3,14 +3,19 @@
 ``symlog`` and ``symexp`` are TorchRL's.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torchrl.modules.functional import symexp, symlog
 
 __all__ = [
     "categorical_kl",
+    "draw_choice",
+    "draw_normal",
     "free_nats_kl",
     "lambda_return",
+    "log_prob_and_entropy",
     "return_range",
     "symexp",
     "symexp_bins",
@@ -122,3 +127,34 @@ def return_range(
         returns = returns.masked_fill(~mask, torch.nan)
     ends = torch.nanquantile(returns.detach(), returns.new_tensor([low, high]))
     return ends[1] - ends[0]
+
+
+def draw_choice(log_probs: Tensor) -> Tensor:
+    """Integers ``(n,)`` from log-probabilities ``(n, actions)``."""
+    # By the inverse of the cumulated probabilities, which may round to less than 1.
+    drawn = torch.rand_like(log_probs[:, :1])
+    action = torch.searchsorted(log_probs.exp().cumsum(-1), drawn).squeeze(-1)
+    return action.clamp_max(log_probs.shape[-1] - 1)
+
+
+def draw_normal(policy: Tensor) -> Tensor:
+    """Actions ``(n, action)`` from means and deviations ``(n, 2, action)``."""
+    mean, deviation = policy.unbind(-2)
+    return torch.addcmul(mean, deviation, torch.randn_like(mean))
+
+
+def log_prob_and_entropy(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Of actions under the distributions they were drawn from, both ``(...)``.
+
+    Args:
+        policy: log-probabilities ``(..., actions)`` of integers ``(...)``; or means and
+            deviations ``(..., 2, action)`` of floats ``(..., action)``, over which both are
+            summed.
+    """
+    if not action.is_floating_point():
+        chosen = policy.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return chosen, -(policy.exp() * policy).sum(-1)
+    mean, deviation = policy.unbind(-2)
+    surprise = 0.5 * ((action - mean) / deviation).square()
+    width = deviation.log() + 0.5 * math.log(2 * math.pi)
+    return -(surprise + width).sum(-1), (width + 0.5).sum(-1)

@@ -37,21 +37,23 @@ class WorldModelLoss(RowLoss):
     it, posterior q and prior p
 
     .. math::
-        L_{image} &= \textstyle\sum_{pixels} (x_t / 255 - \hat x(h_t, z_t))^2 \\
+        L_{observation} &= \textstyle\sum (x_t - \hat x(h_t, z_t))^2 \\
         L_{reward} &= CE(twohot(r_t), \hat r(h_t, z_t)) \\
         L_{continue} &= BCE(\gamma (1 - terminal_t), \hat c(h_t, z_t)) \\
         L_{dynamics} &= c_{dyn} \max(f, \textstyle\sum_k KL(sg(q_k) \| p_k)) \\
         L_{representation} &= c_{rep} \max(f, \textstyle\sum_k KL(q_k \| sg(p_k)))
 
-    The discount is part of the continue head: imagination multiplies by it and by nothing else.
+    where x is a picture's pixels in [0, 1], or the symlog of a vector. The discount is part of the
+    continue head: imagination multiplies by it and by nothing else.
 
     Difference to ``torchrl.objectives.DreamerV3ModelLoss``: records instead of transitions, so
     that an episode's first observation is encoded and its last reward learned; first-flags inside
     a sequence; context records; masks and weights; free nats on the sum over the latents.
 
     Args:
-        world_network: with ``image``, ``observe``, ``decoder``, ``reward_head`` (255 logits) and
-            ``continue_head``, as :func:`composerl.modules.world_model` has them.
+        world_network: with ``inputs``, ``observe``, ``decoder``, ``reward_head`` (255 logits),
+            ``continue_head`` and ``num_actions`` (None if actions are floats), as
+            :func:`composerl.modules.world_model` has them.
 
     Keyword Args:
         context: records at the start of each sequence that only warm the state up, without
@@ -63,14 +65,16 @@ class WorldModelLoss(RowLoss):
         free_nats: KL below which nothing is done.
         reduction: see :mod:`composerl.losses`; with ``"none"`` ``(batch, time - context)``.
 
-    Reads, with batch size (batch, time): ``observation`` (uint8 images), ``action``, ``reward``,
-    ``first``, ``terminal``. A replay that keeps latents adds ``known`` and the fields of the
-    network's states (``deter``, ``stoch``): where the last context record's is known, the sequence
-    goes on from it; else from zeros, through the context. The states found are then written into
-    the batch, for :meth:`composerl.data.Latents.write`.
+    Reads, with batch size (batch, time): ``observation``, ``action``, ``reward``, ``first``,
+    ``terminal``. A replay that keeps latents adds ``known`` and the fields of the network's states
+    (``deter``, ``stoch``) *before* each record: where that of the first record after the context
+    is known, the sequence goes on from it; else from zeros, through the context. The states found
+    are then written into the batch, for :meth:`composerl.data.Latents.write`.
 
-    Returns: ``loss_image``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
-    ``loss_representation``, and ``kl``, without free nats and scales.
+    Returns: ``loss_observation``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
+    ``loss_representation``, ``kl``, without free nats and scales, and ``unexplained``: the
+    observations' error in units of that which the batch's mean observation would have. A model
+    that has learned nothing but the mean is at 1; what moves is seen below it.
 
     Example:
         >>> import torch
@@ -83,8 +87,9 @@ class WorldModelLoss(RowLoss):
         >>> image, zero = torch.zeros(2, 5, 1, 16, 16, dtype=torch.uint8), torch.zeros(2, 5)
         >>> batch = TensorDict({"observation": image, "action": zero.long(), "reward": zero,
         ...                     "first": zero.bool(), "terminal": zero.bool()}, [2, 5])
-        >>> sorted(loss(batch).keys())
-        ['kl', 'loss_continue', 'loss_dynamics', 'loss_image', 'loss_representation', 'loss_reward']
+        >>> sorted(loss(batch).keys())  # doctest: +NORMALIZE_WHITESPACE
+        ['kl', 'loss_continue', 'loss_dynamics', 'loss_observation', 'loss_representation',
+         'loss_reward', 'unexplained']
     """
 
     @dataclass
@@ -100,7 +105,8 @@ class WorldModelLoss(RowLoss):
     default_value_estimator = None
     world_network: Any  # what it must have, no type of torch's says
     out_keys = [  # noqa: RUF012
-        "loss_image", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation", "kl",
+        "loss_observation", "loss_reward", "loss_continue", "loss_dynamics",
+        "loss_representation", "kl", "unexplained",
     ]  # fmt: skip
 
     def __init__(
@@ -142,34 +148,33 @@ class WorldModelLoss(RowLoss):
             )
         mask = self._mask(tensordict)
         batch = tensordict if mask is None else blank(tensordict, mask)
-        number = world.num_actions
-        action = action_index(read(batch, keys.action), number, batch.batch_size, keys.action)
+        action = self._action(batch)
         first, terminal = (self._column(batch, key).bool() for key in (keys.first, keys.terminal))
         reward = self._column(batch, keys.reward)
-
         observation = read(batch, keys.observation)
-        start = None
-        if context:
-            past = self._warm_up(*(x[:, :context] for x in (batch, observation, action, first)))
-            start = type(past)(*(x[:, -1] for x in past))
-        batch = batch[:, context:]
+        start = self._start(batch, observation, action, first)
+        whole, batch = batch, batch[:, context:]
         observation, action, first, terminal, reward = (
             x[:, context:] for x in (observation, action, first, terminal, reward)
         )
-        image = world.image(observation)
-        seen = world.observe(image, action, first, start)
-        if context and tensordict.get(keys.known, None) is not None:
-            for field, before, found in zip(past._fields, past, seen.latent, strict=True):
-                tensordict.set(field, torch.cat([before, found.detach()], 1))
+        inputs = world.inputs(observation)
+        seen = world.observe(inputs, action, first, start)
+        if start is not None and whole.get(keys.known, None) is not None:
+            for field, begin, found in zip(start._fields, start, seen.latent, strict=True):
+                past = read(whole, field)[:, :context].to(begin.dtype)
+                parts = [past, begin.unsqueeze(1), found[:, :-1].detach()]
+                tensordict.set(field, torch.cat(parts, 1))
         latent = type(seen.latent)(*(x.flatten(0, 1) for x in seen.latent))
         posterior, prior = seen.posterior, seen.prior
         shape = batch.batch_size
+        mask = None if mask is None else mask[:, context:]
 
         features = latent.features
+        error = (world.decoder(features) - inputs).square().flatten(1).sum(1).view(shape)
         dynamics, representation = free_nats_kl(posterior, prior, self.free_nats)
         going_on = self.gamma * (~terminal).to(reward.dtype)
         rows = {
-            "loss_image": (world.decoder(features) - image).square().sum((1, 2, 3)).view(shape),
+            "loss_observation": error,
             "loss_reward": two_hot_loss(world.reward_head(features).view(*shape, -1), reward,
                                         self.bins),
             "loss_continue": F.binary_cross_entropy_with_logits(
@@ -179,24 +184,43 @@ class WorldModelLoss(RowLoss):
         }  # fmt: skip
         with torch.no_grad():
             rows["kl"] = categorical_kl(posterior, prior)
-        mask = None if mask is None else mask[:, context:]
+            rows["unexplained"] = error.detach() / _spread(inputs, mask)
         return _Fit(rows, batch, mask, latent, reward, first, terminal)
 
     @torch.no_grad()
-    def _warm_up(
-        self, context: TensorDictBase, observation: Tensor, action: Tensor, first: Tensor
+    def _start(
+        self, batch: TensorDictBase, observation: Tensor, action: Tensor, first: Tensor
     ) -> Any:
-        """The states of the context: those that the replay knows, else what the context tells."""
-        world = self.world_network
-        told = world.observe(world.image(observation), action, first).latent
-        known = context.get(self.tensor_keys.known, None)
-        if known is None:
+        """The states after the context: those that the replay knows, else what the context tells.
+
+        None are zeros, which there is no context to tell from.
+        """
+        world, context = self.world_network, self.context
+        known, told = batch.get(self.tensor_keys.known, None), None
+        if context:
+            past = world.inputs(observation[:, :context])
+            told = world.observe(past, action[:, :context], first[:, :context]).latent
+            told = type(told)(*(x[:, -1] for x in told))
+        elif known is not None:
+            told = world.initial(len(batch))
+        if told is None or known is None:
             return told
-        if self.context > 1:  # the others would count as known, although they come from zeros
-            raise ValueError(f"states that a replay keeps need context=1, got {self.context}")
-        known = known.view(-1, 1, 1)
-        stored = (read(context, field).to(x.dtype) for field, x in told._asdict().items())
+        known = known[:, context].view(-1, 1)
+        stored = (read(batch, name)[:, context].to(x.dtype) for name, x in told._asdict().items())
         return type(told)(*(torch.where(known, a, b) for a, b in zip(stored, told, strict=True)))
+
+    def _action(self, batch: TensorDictBase) -> Tensor:
+        """Integers ``(batch, time)``, or floats ``(batch, time, action)``."""
+        key, number = self.tensor_keys.action, self.world_network.num_actions
+        action = read(batch, key)
+        if number is not None:
+            return action_index(action, number, batch.batch_size, key)
+        if action.ndim != 3 or not action.is_floating_point():
+            raise ValueError(
+                f"entry {key!r} must be floats of shape {(*batch.batch_size, 'action')}, got "
+                f"{action.dtype} of shape {tuple(action.shape)}"
+            )
+        return action
 
     @staticmethod
     def _column(batch: TensorDictBase, key: NestedKey) -> Tensor:
@@ -207,3 +231,15 @@ class WorldModelLoss(RowLoss):
                 f"got {tuple(value.shape)}"
             )
         return value.view(shape)
+
+
+def _spread(inputs: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean squared distance of observations ``(n, ...)`` from their mean, summed over each.
+
+    Where all are the same there is nothing to explain, and any error is too much.
+    """
+    x = inputs.flatten(1)
+    if mask is not None:
+        x = x[mask.flatten()]
+    least = torch.finfo(x.dtype).tiny
+    return (x.square().sum(1).mean() - x.mean(0).square().sum()).clamp_min(least)

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from composerl.modules.mlp import MLP, Normalize, Trunk
     from composerl.modules.quantile import FractionProposal, QuantileNetwork
     from composerl.modules.quantile_actors import QuantileActor, fqf_network, iqn_network
-    from composerl.modules.world import SIZES, Latent, WorldModel, world_model
-    from composerl.modules.world_parts import Head, ImageDecoder, ImageEncoder
+    from composerl.modules.world import Latent, WorldModel, world_model
+    from composerl.modules.world_images import (
+        ImageDecoder,
+        ImageEncoder,
+        PooledDecoder,
+        PooledEncoder,
+    )
+    from composerl.modules.world_parts import Head
+    from composerl.modules.world_size import SIZES, WorldSize
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)

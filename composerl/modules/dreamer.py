@@ -1,19 +1,20 @@
 """Dreamer's policy, which remembers, and its critic."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
-from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.data import Bounded, Categorical, Composite, TensorSpec, Unbounded
 from torchrl.envs import EnvBase, TensorDictPrimer
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.world import BINS, Latent, WorldModel, world_size
+from composerl.modules.world import BINS, Latent, WorldModel
 from composerl.modules.world_parts import Head, draw, mix_uniform
+from composerl.modules.world_size import WorldSize, world_size
 
 __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
 
@@ -21,16 +22,55 @@ __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
 #: The keys of the state in a TensorDict, where ``action`` is the one to come, and its names.
 _STATE = {"deter": "deter", "stoch": "stoch", "last_action": "action"}
 
+#: Least and largest deviation of float actions, where half the width of their bounds is 1.
+DEVIATIONS = (0.1, 1.0)
 
-class _ActorHead(nn.Module):
+
+class _Choice(nn.Module):
     """Features to log-probabilities ``(..., actions)`` with 1 % uniform mix."""
 
-    def __init__(self, in_dim: int, num_actions: int, units: int, layers: int) -> None:
+    def __init__(self, size: WorldSize, num_actions: int) -> None:
         super().__init__()
-        self.head = Head(in_dim, num_actions, units, layers, out_scale=0.01)
+        self.head = Head(size.features, num_actions, size.units, size.layers, out_scale=0.01)
 
     def forward(self, features: Tensor) -> Tensor:
         return mix_uniform(self.head(features)).log()
+
+    def act(self, features: Tensor, *, sample: bool) -> Tensor:
+        """Integers ``(batch,)``: the likeliest, or drawn."""
+        probs = self(features).exp()
+        noise = probs.new_empty(len(probs), 1).uniform_() if sample else None
+        return draw(probs, noise).squeeze(-1)
+
+
+class _BoundedNormal(nn.Module):
+    """Features to means and deviations ``(..., 2, action)`` of normal distributions.
+
+    The means are within the bounds, by a tanh. What is drawn need not be: :meth:`act` cuts it
+    off, as the world model does.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, size: WorldSize, low: Sequence[float], high: Sequence[float]) -> None:
+        super().__init__()
+        self.head = Head(size.features, 2 * len(low), size.units, size.layers, out_scale=0.01)
+        self.register_buffer("low", torch.tensor(low), persistent=False)
+        self.register_buffer("high", torch.tensor(high), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        mean, deviation = self.head(features).chunk(2, -1)
+        least, most = DEVIATIONS
+        half = (self.high - self.low) / 2
+        mean = self.low + half + half * mean.tanh()
+        return torch.stack([mean, half * (least + (most - least) * (deviation + 2).sigmoid())], -2)
+
+    def act(self, features: Tensor, *, sample: bool) -> Tensor:
+        """Actions ``(batch, action)`` within the bounds: the means, or drawn."""
+        mean, deviation = self(features).unbind(-2)
+        action = mean + deviation * torch.randn_like(mean) if sample else mean
+        return action.clamp(self.low, self.high)
 
 
 class DreamerActor(TensorDictModuleBase):
@@ -50,15 +90,22 @@ class DreamerActor(TensorDictModuleBase):
         description: JSON from which :func:`composerl.modules.build` makes an equal network.
         recurrent: True: it carries state from step to step.
         world_network: the world model, for the loss.
-        actor_network: features to log-probabilities of the actions, for the loss.
+        actor_network: features to log-probabilities of the actions, or to means and deviations
+            ``(..., 2, action)``, for the loss.
+        sampled: whether :meth:`greedy` draws, too, as the authors evaluate.
     """
 
     recurrent = True
 
     def __init__(
-        self, world_network: WorldModel, actor_network: nn.Module, description: dict[str, Any]
+        self,
+        world_network: WorldModel,
+        actor_network: nn.Module,
+        description: dict[str, Any],
+        sampled: bool = False,
     ) -> None:
         super().__init__()
+        self.sampled = sampled
         self.world_network = world_network
         self.actor_network = actor_network
         self.description = description
@@ -68,7 +115,12 @@ class DreamerActor(TensorDictModuleBase):
     @property
     def spec(self) -> Composite:
         """Of all that is written, for one environment."""
-        action = Categorical(self.world_network.num_actions)
+        world = self.world_network
+        action: TensorSpec
+        if world.num_actions is None:
+            action = Bounded(world.low, world.high)
+        else:
+            action = Categorical(world.num_actions)
         return Composite(action=action, next=self._state_spec())
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
@@ -99,28 +151,31 @@ class DreamerActor(TensorDictModuleBase):
         state = {name: rows(key) for key, name in _STATE.items()}
         act = self.explore if exploration_type() == ExplorationType.RANDOM else self.greedy
         action, state = act(rows("observation"), state, first.reshape(-1))
-        tensordict.set("action", action.view(shape))
+        tensordict.set("action", action.view(*shape, *action.shape[1:]))
         for key, name in _STATE.items():
             tensordict.set(("next", key), state[name].view((*shape, *state[name].shape[1:])))
         return tensordict
 
     def initial(self, batch: int) -> dict[str, Tensor]:
         """The state before an episode, for so many environments."""
-        latent = self.world_network.initial(batch)
-        action = torch.zeros(batch, dtype=torch.int64, device=latent.deter.device)
+        world, latent = self.world_network, self.world_network.initial(batch)
+        if world.num_actions is None:
+            action = latent.deter.new_zeros(batch, len(world.low))
+        else:
+            action = latent.deter.new_zeros(batch, dtype=torch.int64)
         return {**latent._asdict(), "action": action}
 
     def greedy(
         self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The likeliest action ``(batch,)`` given the likeliest latents, and the next state.
+        """The likeliest action ``(batch, ...)`` given the likeliest latents, and the next state.
 
         Args:
-            observation: uint8 ``(batch, channels, height, width)``.
+            observation: uint8 ``(batch, channels, height, width)``, or vectors.
             state: from :meth:`initial` or the call before.
             first: rows that start an episode, bool ``(batch,)``: their state is not looked at.
         """
-        return self._act(observation, state, first, sample=False)
+        return self._act(observation, state, first, sample=self.sampled)
 
     def explore(
         self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
@@ -135,33 +190,40 @@ class DreamerActor(TensorDictModuleBase):
         world = self.world_network
         before = Latent(state["deter"], state["stoch"])
         seen = world.observe(
-            world.image(observation), state["action"].unsqueeze(1), first.unsqueeze(1), before,
+            world.inputs(observation), state["action"].unsqueeze(1), first.unsqueeze(1), before,
             sample=sample,
         )  # fmt: skip
         latent = Latent(seen.latent.deter.squeeze(1), seen.latent.stoch.squeeze(1))
-        probs = self.actor_network(latent.features).exp()
-        noise = probs.new_empty(len(probs), 1).uniform_() if sample else None
-        action = draw(probs, noise).squeeze(-1)
+        action = cast(Any, self.actor_network).act(latent.features, sample=sample)
         return action, {**latent._asdict(), "action": action}
 
 
-def dreamer_actor(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> DreamerActor:
-    """Dreamer's policy, with the :func:`~composerl.modules.world_model` that it acts on."""
-    spaces = Spaces.of(env).require_discrete("dreamer_actor")
+def dreamer_actor(
+    env: EnvBase | Spaces, size: str | Mapping[str, Any] = "small", sampled: bool = False
+) -> DreamerActor:
+    """Dreamer's policy, with the :func:`~composerl.modules.world_model` that it acts on.
+
+    With ``sampled`` it draws its actions wherever it acts, in evaluations and ``predict``, too.
+    """
+    spaces, numbers = Spaces.of(env), world_size(size)
     if spaces.masked:
         raise ValueError("dreamer_actor does not read action masks, which this environment has")
-    numbers = world_size(size)
-    world = WorldModel(spaces.obs_shape, spaces.action_dim, numbers)
-    head = _ActorHead(world.feature_dim, spaces.action_dim, numbers["units"], numbers["layers"])
+    world = WorldModel(spaces, numbers)
+    head: nn.Module
+    if spaces.low is not None and spaces.high is not None:
+        head = _BoundedNormal(numbers, spaces.low, spaces.high)
+    else:
+        head = _Choice(numbers, spaces.action_dim)
     # The numbers, not the name: a file stays readable when the named sizes change.
-    description = {"factory": "dreamer_actor", "spaces": spaces.to_json(),
-                   "arguments": {"size": numbers}}  # fmt: skip
-    return DreamerActor(world, head, description)
+    arguments: dict[str, Any] = {"size": numbers.to_json()}
+    if sampled:
+        arguments["sampled"] = True
+    description = {"factory": "dreamer_actor", "spaces": spaces.to_json(), "arguments": arguments}
+    return DreamerActor(world, head, description, sampled)
 
 
-def dreamer_critic(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> Head:
+def dreamer_critic(env: EnvBase | Spaces, size: str | Mapping[str, Any] = "small") -> Head:
     """Two-hot logits of the return, from the features of a world model of the same ``size``."""
-    Spaces.of(env).require_discrete("dreamer_critic")
-    n = world_size(size)
-    in_dim = n["deter"] + n["latents"] * n["classes"]
-    return Head(in_dim, BINS, n["units"], n["layers"], out_scale=0.0)
+    Spaces.of(env)  # all that a critic sees of it is the state
+    numbers = world_size(size)
+    return Head(numbers.features, BINS, numbers.units, numbers.layers, out_scale=0.0)

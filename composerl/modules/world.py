@@ -1,24 +1,22 @@
-"""A world model: what an environment of images and discrete actions does next."""
+"""A world model: what an environment does next."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
+from torchrl.modules.functional import symlog
 
 from composerl.envs.spaces import Spaces
-from composerl.modules.world_parts import Head, ImageDecoder, ImageEncoder, draw, mix_uniform, silu
+from composerl.modules.recurrence import Recurrence
+from composerl.modules.world_parts import EPSILON, Head, Linear, draw, mix_uniform, silu
+from composerl.modules.world_senses import decoder_of, encoder_of
+from composerl.modules.world_size import WorldSize, world_size
 
-__all__ = ["SIZES", "Latent", "Observed", "WorldModel", "world_model", "world_size"]
-
-#: deter: width of the recurrent state; latents, classes: categorical variables and their values;
-#: units, layers: of the heads, actor and critic; depth: channels of the first convolution.
-SIZES: dict[str, dict[str, int]] = {
-    "debug": {"deter": 64, "latents": 8, "classes": 8, "units": 64, "layers": 1, "depth": 4},
-    "small": {"deter": 256, "latents": 16, "classes": 16, "units": 128, "layers": 2, "depth": 8},
-    "medium": {"deter": 512, "latents": 24, "classes": 16, "units": 128, "layers": 2, "depth": 8},
-}
+__all__ = ["Latent", "Observed", "Steps", "WorldModel", "world_model"]
 
 #: Classes of the two-hot heads.
 BINS = 255
@@ -44,58 +42,65 @@ class Observed(NamedTuple):
     prior: Tensor
 
 
+class Steps(NamedTuple):
+    """The parts of a world model that sequences and imagination call, to be compiled one by one."""
+
+    encoder: Callable[..., Any]
+    look: Callable[..., Any]
+    foresee: Callable[..., Any]
+
+
 class WorldModel(nn.Module):
     """DreamerV3's recurrent state-space model (Hafner et al. 2023, arXiv 2301.04104).
 
-    A recurrent state :math:`h_t = f(h_{t-1}, z_{t-1}, a_{t-1})`, categorical latents
-    :math:`z_t \\sim q(z | h_t, x_t)` (posterior) or :math:`p(z | h_t)` (prior), both with 1 %
-    uniform mix and straight-through gradients, and heads on :math:`(h_t, z_t)`: the image, the
-    reward on arriving (two-hot logits), whether the episode goes on (a logit).
+    A recurrent state :math:`h_t = f(h_{t-1}, z_{t-1}, a_{t-1})`
+    (:class:`~composerl.modules.recurrence.Recurrence`), categorical latents
+    :math:`z_t \\sim q(z | h_t, x_t)` (posterior) or :math:`p(z | h_t)` (prior, of two layers),
+    both with 1 % uniform mix and straight-through gradients, and heads on :math:`(h_t, z_t)`: the
+    observation, the reward on arriving (two-hot logits), whether the episode goes on (a logit).
+
+    Observations are images (uint8, or floats in [0, 1]) or vectors, whose symlog is read and
+    predicted. Actions are integers, or floats within bounds.
 
     Of TorchRL's DreamerV3 blocks (``RSSMPriorV3``, ``RSSMPosteriorV3``, ``RSSMRolloutV3``,
     ``DreamerV3ImageEncoder``, ``DreamerV3ImageDecoder``) none is used: their rollout reads
     transitions, so that the first observation is never encoded, and moves a TensorDict at each
-    step. Here the projections of images and actions are taken out of the scan, all noise is drawn
-    at once, the prior is evaluated after the scan for all steps together, and images stay in
-    channels_last. The recurrence is a GRU with one LayerNorm over its gates, dense (block-diagonal
-    weights gain nothing at these widths).
+    step. Here the projections of observations and actions are taken out of the scan, all noise is
+    drawn at once, the prior is evaluated after the scan for all steps together, and images stay in
+    channels_last.
 
     Attributes:
-        num_actions: how many actions there are.
+        num_actions: how many actions there are; None if they are floats.
     """
 
-    def __init__(
-        self, obs_shape: tuple[int, ...], num_actions: int, size: Mapping[str, int]
-    ) -> None:
-        super().__init__()
-        self.obs_shape, self.num_actions = tuple(obs_shape), num_actions
-        deter, units = size["deter"], size["units"]
-        self.latents, self.classes, self.deter = size["latents"], size["classes"], deter
-        stoch = self.latents * self.classes
-        self.feature_dim = deter + stoch
-        self.encoder = ImageEncoder(self.obs_shape, size["depth"])
-        self.decoder = ImageDecoder(self.feature_dim, self.obs_shape, size["depth"])
-        self.stoch_in = nn.Linear(stoch, units, bias=False)
-        self.action_in = nn.Embedding(num_actions, units)
-        self.input_norm = nn.LayerNorm(units)
-        self.gates = nn.Linear(deter + units, 3 * deter, bias=False)
-        self.gates_norm = nn.LayerNorm(3 * deter)
-        self.image_in = nn.Linear(self.encoder.out_dim, units, bias=False)
-        self.posterior_in = nn.Linear(deter, units, bias=False)
-        self.posterior_norm = nn.LayerNorm(units)
-        self.posterior_out = nn.Linear(units, stoch)
-        self.prior_head = Head(deter, stoch, units)
-        layers = size["layers"]
-        self.reward_head = Head(self.feature_dim, BINS, units, layers, out_scale=0.0)
-        self.continue_head = Head(self.feature_dim, 1, units, layers)
-        self.reset_parameters()
+    low: Tensor
+    high: Tensor
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """What differs from PyTorch's initialisation, after the layers have had theirs."""
-        self.action_in.weight.mul_(self.stoch_in.out_features**-0.5)
-        # The update gate starts closed: the state is kept unless there is a reason to change.
-        self.gates_norm.bias[2 * self.deter :] = -1.0
+    def __init__(self, spaces: Spaces, size: WorldSize) -> None:
+        super().__init__()
+        self.obs_shape, self.num_actions = spaces.obs_shape, spaces.num_actions
+        self.latents, self.classes, self.deter = size.latents, size.classes, size.deter
+        self.feature_dim = size.features
+        self.encoder = encoder_of(self.obs_shape, size)
+        self.decoder = decoder_of(self.obs_shape, size)
+        self.recurrence = Recurrence(size, spaces.action_dim)
+        seen = int(cast(Any, self.encoder).out_dim)
+        self.seen_in = Linear(seen, size.hidden, fan_in=seen + size.deter)
+        self.posterior_in = Linear(size.deter, size.hidden, bias=False, fan_in=seen + size.deter)
+        self.posterior_norm = nn.RMSNorm(size.hidden, eps=EPSILON)
+        self.posterior_out = Linear(size.hidden, size.stoch)
+        self.prior_head = Head(size.deter, size.stoch, size.hidden, layers=2)
+        self.reward_head = Head(size.features, BINS, size.units, out_scale=0.0)
+        self.continue_head = Head(size.features, 1, size.units)
+        if spaces.low is not None:
+            bounds = list(zip(spaces.low, spaces.high or (), strict=True))
+            if not all(-math.inf < low < high < math.inf for low, high in bounds):
+                raise ValueError(
+                    "a world model needs float actions within finite bounds, got "
+                    f"{spaces.low} to {spaces.high}"
+                )
+            self.register_buffer("low", torch.tensor(spaces.low), persistent=False)
+            self.register_buffer("high", torch.tensor(spaces.high), persistent=False)
 
     @property
     def latent_types(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -105,117 +110,136 @@ class WorldModel(nn.Module):
 
     def initial(self, batch: int) -> Latent:
         """The state before an episode's first observation: zeros."""
-        like = self.gates_norm.weight
+        like = self.posterior_norm.weight
         stoch = like.new_zeros(batch, self.latents * self.classes)
         return Latent(like.new_zeros(batch, self.deter), stoch)
 
-    def image(self, observation: Tensor) -> Tensor:
-        """Observations as floats in [0, 1], flat ``(n, *obs_shape)``, channels_last."""
-        if observation.shape[-3:] != self.obs_shape:
+    def inputs(self, observation: Tensor) -> Tensor:
+        """What is read and predicted of observations ``(..., *obs_shape)``, flat ``(n, ...)``.
+
+        Images as floats in [0, 1], channels_last; the symlog of vectors.
+        """
+        shape, dtype = self.obs_shape, self.posterior_norm.weight.dtype
+        if observation.shape[observation.ndim - len(shape) :] != shape:
             raise ValueError(
-                f"observations must have shape (..., {', '.join(map(str, self.obs_shape))}), "
+                f"observations must have shape (..., {', '.join(map(str, shape))}), "
                 f"got {tuple(observation.shape)}"
             )
-        x = observation.reshape(-1, *self.obs_shape).contiguous(memory_format=torch.channels_last)
-        return x.to(self.gates_norm.weight.dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x
+        x = observation.reshape(-1, *shape)
+        if len(shape) != 3:
+            return symlog(x.flatten(1).to(dtype))
+        x = x.contiguous(memory_format=torch.channels_last)
+        return x.to(dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x
+
+    def acted(self, action: Tensor) -> Tensor:
+        """Actions as the recurrence reads them: one-hot, or in [-1, 1]; beyond their bounds cut."""
+        if self.num_actions is not None:
+            return F.one_hot(action, self.num_actions).to(self.posterior_norm.weight.dtype)
+        half = (self.high - self.low) / 2
+        return ((action - (self.low + half)) / half).clamp(-1, 1)
+
+    @property
+    def steps(self) -> Steps:
+        """What :meth:`observe` and :meth:`imagine` can be given compiled versions of."""
+        return Steps(self.encoder, self._look, self._foresee)
 
     def observe(
         self,
-        image: Tensor,
+        inputs: Tensor,
         action: Tensor,
         first: Tensor,
         latent: Latent | None = None,
         *,
         sample: bool = True,
         shown: Tensor | None = None,
+        steps: Steps | None = None,
     ) -> Observed:
         """Follow sequences of records: the posterior state at each of them.
 
         Args:
-            image: from :meth:`image`, ``(batch * time, *obs_shape)``.
-            action: taken before each record, integers ``(batch, time)``.
+            inputs: from :meth:`inputs`, ``(batch * time, ...)``.
+            action: taken before each record, ``(batch, time)`` or ``(batch, time, action)``.
             first: whether a record starts an episode, ``(batch, time)``: state and action before
                 it are then forgotten.
             latent: the state before the first record; zeros if there is none.
             sample: draw the latents, or take the likeliest.
             shown: which records are looked at, ``(batch, time)``, all by default; at the others
                 the prior takes the place of the posterior.
+            steps: :attr:`steps`, or compiled versions of them.
 
         Returns: states, posterior and prior probabilities ``(batch, time, latents, classes)``.
         """
+        steps = steps or self.steps
         batch, time = first.shape
-        latent = self.initial(batch) if latent is None else latent
-        shape = (batch, self.latents, self.classes)
-        keep = (~first).to(latent.deter.dtype).t().unsqueeze(-1)
-        seen = self.image_in(self.encoder(image)).view(batch, time, -1).transpose(0, 1)
-        acted = self.action_in(action).transpose(0, 1) * keep
+        deter, stoch = self.initial(batch) if latent is None else latent
+        keep = (~first).to(deter.dtype).t().unsqueeze(-1)
+        seen = self.seen_in(steps.encoder(inputs)).view(batch, time, -1).transpose(0, 1)
+        acted = self.recurrence.acted(self.acted(action).transpose(0, 1) * keep)
         noise = keep.new_empty(time, batch, self.latents, 1).uniform_() if sample else None
+        noises = [None] * time if noise is None else noise.unbind()
+        looks = [None] * time if shown is None else shown.unbind(1)
         # unbind, as indexing would fill a tensor of all steps with zeros for each step's gradient
-        steps = zip(keep.unbind(), seen.unbind(), acted.unbind(), strict=True)
+        inside = zip(keep.unbind(), acted.unbind(), seen.unbind(), noises, looks, strict=True)
         deters, stochs, posteriors = [], [], []
-        deter, stoch = latent
-        for t, (kept, image_part, action_part) in enumerate(steps):
-            deter = self._advance(deter * kept, stoch * kept, action_part)
-            hidden = torch.addmm(image_part, deter, self.posterior_in.weight.t())
-            hidden = silu(self.posterior_norm(hidden))
-            probs = mix_uniform(self.posterior_out(hidden).view(shape))
-            if shown is not None:
-                probs = torch.where(shown[:, t, None, None], probs, self._prior(deter))
-            stoch = self._one_hot(probs, None if noise is None else noise[t])
+        for parts in inside:
+            deter, stoch, probs = steps.look(deter, stoch, *parts)
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(probs)
         states = Latent(torch.stack(deters, 1), torch.stack(stochs, 1))
-        return Observed(states, torch.stack(posteriors, 1), self._prior(states.deter))
+        return Observed(states, torch.stack(posteriors, 1), self.prior(states.deter))
 
-    def imagine(self, latent: Latent, action: Tensor, *, sample: bool = True) -> Latent:
-        """The state after an action ``(n,)``, without seeing what happens."""
-        deter = self._advance(*latent, self.action_in(action))
-        probs = self._prior(deter)
-        noise = probs.new_empty(*probs.shape[:-1], 1).uniform_() if sample else None
-        return Latent(deter, self._one_hot(probs, noise))
+    def imagine(
+        self, latent: Latent, action: Tensor, *, sample: bool = True, steps: Steps | None = None
+    ) -> Latent:
+        """The state after an action ``(n,)`` or ``(n, action)``, without seeing what happens."""
+        shape = (len(latent.deter), self.latents, 1)
+        noise = latent.deter.new_empty(shape).uniform_() if sample else None
+        return Latent(*(steps or self.steps).foresee(*latent, action, noise))
 
-    def _prior(self, deter: Tensor) -> Tensor:
+    def prior(self, deter: Tensor) -> Tensor:
         """Probabilities ``(..., latents, classes)`` of what a recurrent state lets expect."""
         return mix_uniform(self.prior_head(deter).unflatten(-1, (self.latents, self.classes)))
 
-    def _advance(self, deter: Tensor, stoch: Tensor, action_part: Tensor) -> Tensor:
-        x = torch.addmm(action_part, stoch, self.stoch_in.weight.t())
-        x = silu(self.input_norm(x))
-        gates = self.gates_norm(self.gates(torch.cat([deter, x], -1)))
-        reset, candidate, update = gates.chunk(3, -1)
-        return deter.lerp((reset.sigmoid() * candidate).tanh(), update.sigmoid())
+    def _look(
+        self,
+        deter: Tensor,
+        stoch: Tensor,
+        keep: Tensor,
+        acted: Tensor,
+        seen: Tensor,
+        noise: Tensor | None,
+        shown: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of :meth:`observe`: state and posterior after a record."""
+        deter = self.recurrence(deter * keep, stoch * keep, acted)
+        hidden = torch.addmm(seen, deter, self.posterior_in.weight.t())
+        logits = self.posterior_out(silu(self.posterior_norm(hidden)))
+        probs = mix_uniform(logits.unflatten(-1, (self.latents, self.classes)))
+        if shown is not None:
+            probs = torch.where(shown[:, None, None], probs, self.prior(deter))
+        return deter, _one_hot(probs, noise), probs
 
-    @staticmethod
-    def _one_hot(probs: Tensor, noise: Tensor | None) -> Tensor:
-        """Draws as one-hot ``(n, latents * classes)``; gradients go to the probabilities."""
-        index = draw(probs.detach(), noise)
-        stoch = torch.zeros_like(probs).scatter_(-1, index, 1.0)
-        if probs.requires_grad:
-            stoch = stoch + (probs - probs.detach())
-        return stoch.flatten(1)
-
-
-def world_size(size: str | Mapping[str, int]) -> dict[str, int]:
-    """The numbers that a name of :data:`SIZES` stands for, or the given ones, checked."""
-    if isinstance(size, str):
-        if size not in SIZES:
-            raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
-        return dict(SIZES[size])
-    if set(size) != set(SIZES["debug"]) or any(
-        not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in size.values()
-    ):
-        raise ValueError(
-            f"size must be a name or positive integers for {', '.join(SIZES['debug'])}, "
-            f"got {dict(size)}"
-        )
-    return dict(size)
+    def _foresee(
+        self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One step of :meth:`imagine`."""
+        deter = self.recurrence(deter, stoch, self.recurrence.acted(self.acted(action)))
+        return deter, _one_hot(self.prior(deter), noise)
 
 
-def world_model(env: EnvBase | Spaces, size: str | Mapping[str, int] = "small") -> WorldModel:
-    """A world model of images (channels, height, width) and discrete actions.
+def _one_hot(probs: Tensor, noise: Tensor | None) -> Tensor:
+    """Latents ``(batch, latents * classes)`` drawn; their gradient is that of the probabilities."""
+    stoch = torch.zeros_like(probs).scatter_(-1, draw(probs.detach(), noise), 1.0)
+    if probs.requires_grad:
+        stoch = stoch + (probs - probs.detach())
+    return stoch.flatten(1)
 
-    ``size`` is a name of :data:`SIZES`, or numbers under the same keys.
+
+def world_model(env: EnvBase | Spaces, size: str | Mapping[str, Any] = "small") -> WorldModel:
+    """A world model of images (channels, height, width) or vectors.
+
+    ``size`` is a name of :data:`SIZES`, or numbers under the names of
+    :class:`~composerl.modules.world_size.WorldSize`.
     """
-    spaces = Spaces.of(env).require_discrete("world_model")
-    return WorldModel(spaces.obs_shape, spaces.action_dim, world_size(size))
+    return WorldModel(Spaces.of(env), world_size(size))

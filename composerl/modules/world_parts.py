@@ -1,17 +1,20 @@
-"""What a world model is made of: image encoder and decoder, dense heads, categorical latents."""
+"""What the networks of a world model are made of: layers, heads, categorical latents."""
 
-from math import prod
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Head", "ImageDecoder", "ImageEncoder", "draw", "mix_uniform", "silu"]
+__all__ = ["BlockLinear", "Dense", "Head", "Linear", "dense_layers", "draw", "join", "mix_uniform",
+           "silu", "truncated_normal_"]  # fmt: skip
 
 #: Share of the uniform distribution in every categorical: no class is ever impossible.
 UNIFORM = 0.01
-#: Grids that convolutions may end in.
-GRID = (4, 7)
+#: What is added to the mean square under the root of every norm.
+EPSILON = 1e-4
+#: One over the deviation of a normal distribution that is cut off at two deviations.
+_WIDENED = 1.1368
 
 
 def silu(x: Tensor) -> Tensor:
@@ -36,99 +39,99 @@ def draw(probs: Tensor, noise: Tensor | None) -> Tensor:
     return below.clamp_max(probs.shape[-1] - 1)  # the cumulated sum may round to less than 1
 
 
-def _stages(shape: tuple[int, ...]) -> int:
-    """How often an image can be halved until its shorter side is 4 to 7."""
-    if len(shape) == 3:
-        height, width, stages = *shape[1:], 0
-        while min(height, width) > GRID[1] and height % 2 == width % 2 == 0:
-            height, width, stages = height // 2, width // 2, stages + 1
-        if stages and GRID[0] <= min(height, width) <= GRID[1]:
-            return stages
-    raise ValueError(
-        "a world model needs images (channels, height, width) whose sides can be halved until the "
-        f"shorter is 4 to 7, for example (3, 64, 64); got {tuple(shape)}"
-    )
+@torch.no_grad()
+def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
+    """The authors' initialisation: variance ``scale**2 / fan_in``, cut off at two deviations."""
+    std = _WIDENED * fan_in**-0.5
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+    weight.mul_(scale)
 
 
-class _Norm(nn.Module):
-    """Each image's activations at mean 0 and variance 1, then SiLU.
+class Linear(nn.Linear):
+    """``nn.Linear`` with the authors' initialisation, the bias at 0.
 
-    One group per image: a norm over the channels of each pixel takes four times as long.
+    Args:
+        fan_in: inputs that are counted, where this is but a part of a wider layer.
+        scale: factor of the initial weights; at 0 the output starts at 0.
     """
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = nn.GroupNorm(1, channels)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        fan_in: int | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        self.fan_in, self.scale = fan_in or in_features, scale
+        super().__init__(in_features, out_features, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return silu(self.norm(x))
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        truncated_normal_(self.weight, self.fan_in, self.scale)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
-class ImageEncoder(nn.Module):
-    """Images ``(n, channels, height, width)`` in [0, 1] to features ``(n, out_dim)``.
+class BlockLinear(nn.Module):
+    """A linear layer whose weights are a block-diagonal matrix, of ``blocks`` blocks.
 
-    Each stage halves the sides and doubles the channels, from ``depth``. Activations are
-    channels_last throughout, which convolutions on a CPU are fastest in; weights are not, as an
-    optimizer's state, loaded from a file, would then have another order in memory than they.
+    The weights have the shape (blocks, inputs, outputs of a block), the outputs
+    ``(blocks, batch, outputs of a block)``.
+
+    Args:
+        fan_in: inputs that are counted by the initialisation; the authors count those of all
+            blocks, not of one.
     """
 
-    def __init__(self, shape: tuple[int, ...], depth: int) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, blocks: int, fan_in: int | None = None
+    ) -> None:
         super().__init__()
-        channels = shape[0]
-        layers: list[nn.Module] = []
-        for stage in range(_stages(shape)):
-            out = depth * 2**stage
-            layers += [nn.Conv2d(channels, out, 4, 2, 1), _Norm(out)]
-            channels = out
-        self.layers = nn.Sequential(*layers)
-        scale = 2 ** _stages(shape)
-        self.out_dim = channels * shape[1] // scale * (shape[2] // scale)
-
-    def forward(self, image: Tensor) -> Tensor:
-        """Encode a batch of images."""
-        x = self.layers(image.contiguous(memory_format=torch.channels_last) - 0.5)
-        return x.permute(0, 2, 3, 1).flatten(1)  # in the order of memory: no copy
-
-
-class ImageDecoder(nn.Module):
-    """Features ``(n, in_dim)`` to images ``(n, channels, height, width)``: the encoder backwards.
-
-    The images are means, about 0 to 1, not clipped. They start black, as most of a game's screen
-    is: Adam would take hundreds of steps to move the last bias there.
-    """
-
-    def __init__(self, in_dim: int, shape: tuple[int, ...], depth: int) -> None:
-        super().__init__()
-        stages = _stages(shape)
-        sides = (shape[1] // 2**stages, shape[2] // 2**stages)
-        channels = depth * 2 ** (stages - 1)
-        self.grid = (*sides, channels)
-        self.linear = nn.Linear(in_dim, prod(self.grid))
-        layers: list[nn.Module] = [_Norm(channels)]
-        for stage in reversed(range(stages)):
-            if stage == 0:
-                # Without overlap: at full resolution a kernel of 4 takes twice as long.
-                layers.append(nn.ConvTranspose2d(channels, shape[0], 2, 2))
-                continue
-            out = depth * 2 ** (stage - 1)
-            layers += [nn.ConvTranspose2d(channels, out, 4, 2, 1), _Norm(out)]
-            channels = out
-        self.layers = nn.Sequential(*layers)
+        self.blocks, self.fan_in = blocks, fan_in or in_features
+        self.weight = nn.Parameter(
+            torch.empty(blocks, in_features // blocks, out_features // blocks)
+        )
+        self.bias = nn.Parameter(torch.empty(blocks, 1, out_features // blocks))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Black, after the layers have had PyTorch's initialisation."""
-        for parameter in self.layers[-1].parameters():
-            nn.init.zeros_(parameter)
+        """Draw the weights anew."""
+        truncated_normal_(self.weight, self.fan_in)
+        nn.init.zeros_(self.bias)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Decode a batch of features."""
-        x = self.linear(features).view(-1, *self.grid).permute(0, 3, 1, 2)
-        return self.layers(x)
+    def split(self, x: Tensor) -> Tensor:
+        """``(batch, features)`` as ``(blocks, batch, features of a block)``, a view."""
+        return x.unflatten(-1, (self.blocks, -1)).transpose(0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply inputs ``(blocks, batch, inputs of a block)``."""
+        if self.blocks == 1:
+            return torch.addmm(self.bias[0], x[0], self.weight[0]).unsqueeze(0)
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def join(x: Tensor) -> Tensor:
+    """``(blocks, batch, features of a block)`` as ``(batch, features)``."""
+    return x[0] if len(x) == 1 else x.transpose(0, 1).flatten(1)
+
+
+class Dense(nn.Module):
+    """A linear layer, RMSNorm, SiLU; ``fan_in`` as in :class:`Linear`."""
+
+    def __init__(self, in_features: int, out_features: int, fan_in: int | None = None) -> None:
+        super().__init__()
+        self.linear = Linear(in_features, out_features, fan_in=fan_in)
+        self.norm = nn.RMSNorm(out_features, eps=EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Evaluate the layer."""
+        return silu(self.norm(self.linear(x)))
 
 
 class Head(nn.Module):
-    """Features ``(..., in_dim)`` to ``(..., out_dim)``: linear, LayerNorm, SiLU; last a linear one.
+    """Features ``(..., in_dim)`` to ``(..., out_dim)``: dense layers; last a linear one.
 
     Args:
         units: width of the hidden layers, of which there are ``layers``.
@@ -139,22 +142,15 @@ class Head(nn.Module):
         self, in_dim: int, out_dim: int, units: int, layers: int = 1, out_scale: float = 1.0
     ) -> None:
         super().__init__()
-        widths = [in_dim, *[units] * layers]
-        self.linears = nn.ModuleList(nn.Linear(n, units, bias=False) for n in widths[:-1])
-        # LayerNorm, not RMSNorm: the former is one fused call on a CPU, the latter is not.
-        self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(layers))
-        self.last = nn.Linear(widths[-1], out_dim)
-        self.out_scale = out_scale
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Scale the last layer, after it has had PyTorch's initialisation."""
-        nn.init.zeros_(self.last.bias)
-        self.last.weight.mul_(self.out_scale)
+        self.hidden = dense_layers(in_dim, [units] * layers)
+        self.last = Linear(units, out_dim, scale=out_scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate the head."""
-        for linear, norm in zip(self.linears, self.norms, strict=True):
-            x = silu(norm(linear(x)))
-        return self.last(x)
+        return self.last(self.hidden(x))
+
+
+def dense_layers(in_dim: int, widths: Sequence[int]) -> nn.Sequential:
+    """Dense layers of these widths, one after the other."""
+    ins = [in_dim, *widths[:-1]]
+    return nn.Sequential(*(Dense(n, width) for n, width in zip(ins, widths, strict=True)))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["Schedule", "constant", "cosine", "linear", "lr_schedule", "step"]
+__all__ = ["Schedule", "constant", "cosine", "linear", "lr_schedule", "step", "warm_up"]
 
 #: Number of updates done so far -> factor of the learning rate.
 Schedule = Callable[[int], float]
@@ -45,3 +45,11 @@ constant, cosine, step = (partial(lr_schedule, name) for name in ("constant", "c
 def linear(updates: int, final: float = 0.0) -> Schedule:
     """A straight line from 1 to ``final`` over so many updates."""
     return lambda n: final if n >= updates else 1 + (final - 1) * (n / updates)
+
+
+def warm_up(updates: int, then: Schedule = lambda n: 1.0) -> Schedule:
+    """A straight line from 0, at the first update, to 1 after so many; then another schedule.
+
+    What follows starts to count at the end of the line.
+    """
+    return lambda n: n / updates if n < updates else then(n - updates)

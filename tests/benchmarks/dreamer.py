@@ -23,6 +23,7 @@ from composerl.envs.spaces import Spaces
 from composerl.losses import DreamerLoss, symexp_bins
 from composerl.losses.dreamer_math import lambda_return, return_range, two_hot, two_hot_mean
 from composerl.modules import dreamer_actor, dreamer_critic
+from composerl.modules.world_parts import join
 
 from .hand import Hand, following
 from .stock_dreamer import dreamer
@@ -59,11 +60,15 @@ def by_hand(size: str, batch: TensorDict) -> Hand:
         batch[key] for key in ("observation", "action", "reward", "first", "terminal")
     )
 
+    net = world.recurrence
+
     def advance(deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
-        x = F.silu(world.input_norm(world.stoch_in(stoch) + world.action_in(action)))
-        gates = world.gates_norm(world.gates(torch.cat([deter, x], -1)))
-        reset, candidate, update = gates.chunk(3, -1)
-        update = update.sigmoid()
+        acted = net.action_in(F.one_hot(action, 6).float())
+        front = torch.cat([net.deter_in(deter), net.stoch_in(stoch)], -1)
+        x = net.mix_in(front) + net.mix_action(acted) + join(net.mix(net.mix.split(deter)))
+        gates = net.gates(net.gates.split(F.silu(net.norm(x))))
+        reset, candidate, update = map(join, gates.chunk(3, -1))
+        update = (update - 1).sigmoid()
         return update * (reset.sigmoid() * candidate).tanh() + (1 - update) * deter
 
     def latent(logits: Tensor) -> OneHotCategoricalStraightThrough:
@@ -74,7 +79,7 @@ def by_hand(size: str, batch: TensorDict) -> Hand:
 
     def observe(image: Tensor, deter: Tensor, stoch: Tensor, time: slice) -> list[Tensor]:
         """Deter, stoch, posterior and prior probabilities ``(batch, time, ...)``."""
-        seen, steps = world.image_in(world.encoder(image)).unflatten(0, (BATCH, -1)), []
+        seen, steps = world.seen_in(world.encoder(image)).unflatten(0, (BATCH, -1)), []
         for t in range(seen.shape[1]):
             keep = (~first[:, time][:, t]).float().unsqueeze(-1)
             deter = advance(deter * keep, stoch * keep, action[:, time][:, t])
@@ -108,7 +113,7 @@ def by_hand(size: str, batch: TensorDict) -> Hand:
         return torch.stack(features), torch.stack(log_probs), torch.stack(entropies)
 
     def losses() -> dict[str, Tensor]:
-        image = world.image(observation).unflatten(0, (BATCH, -1))
+        image = world.inputs(observation).unflatten(0, (BATCH, -1))
         with torch.no_grad():  # the context record
             warm = observe(image[:, 0], *world.initial(BATCH), slice(0, 1))
         image = image[:, 1:].flatten(0, 1)
@@ -119,7 +124,7 @@ def by_hand(size: str, batch: TensorDict) -> Hand:
         ended = terminal[:, 1:].flatten()
         going_on = gamma * (~ended).float()
         out = {
-            "loss_image": (world.decoder(features) - image).square().sum((1, 2, 3)).mean(),
+            "loss_observation": (world.decoder(features) - image).square().sum((1, 2, 3)).mean(),
             "loss_reward": cross_entropy(
                 world.reward_head(features), reward[:, 1:].flatten()
             ).mean(),
@@ -154,6 +159,7 @@ def by_hand(size: str, batch: TensorDict) -> Hand:
             "loss_replay": 0.3 * (again * follows.t().flatten()).mean(),
             "entropy": entropy.detach().mean(), "return": returns.mean(), "value": value.mean(),
             "kl": kl(posterior, prior).detach().mean(), "return_range": scale.clone(),
+            "unexplained": out["loss_observation"].detach() / image.var(0, correction=0).sum(),
         }  # fmt: skip
         return out
 

@@ -24,8 +24,8 @@ from torchrl.objectives import (
     SoftUpdate,
 )
 
-from composerl.modules.world import world_size
-from composerl.modules.world_parts import ImageDecoder, ImageEncoder
+from composerl.modules.world_images import ImageDecoder, ImageEncoder
+from composerl.modules.world_size import world_size
 
 from .timing import Step
 
@@ -64,16 +64,16 @@ def dreamer(size: str, records: TensorDict) -> Step:
     """One update of everything."""
     torch.manual_seed(0)
     n = world_size(size)
-    deter, units, stoch = n["deter"], n["units"], n["latents"] * n["classes"]
-    latents = {"hidden_dim": units, "rnn_hidden_dim": deter, "num_categoricals": n["latents"],
-               "num_classes": n["classes"], "unimix": 0.01}  # fmt: skip
-    encoder = ImageEncoder(SHAPE, n["depth"])
-    decoder = ImageDecoder(stoch + deter, SHAPE, n["depth"])
+    deter, units, stoch = n.deter, n.units, n.stoch
+    latents = {"hidden_dim": units, "rnn_hidden_dim": deter, "num_categoricals": n.latents,
+               "num_classes": n.classes, "unimix": 0.01}  # fmt: skip
+    encoder = ImageEncoder(SHAPE, n.depth)
+    decoder = ImageDecoder(stoch + deter, SHAPE, n.depth)
     prior = RSSMPriorV3(action_shape=(ACTIONS,), action_dim=ACTIONS, prior_num_layers=1, **latents)
     posterior = RSSMPosteriorV3(obs_embed_dim=encoder.out_dim, **latents)
 
     def head() -> MLP:
-        return MLP(in_features=stoch + deter, out_features=1, num_cells=units, depth=n["layers"])
+        return MLP(in_features=stoch + deter, out_features=1, num_cells=units, depth=n.layers)
 
     reward = head()
     states, after = ["state", "belief"], [("next", "state"), ("next", "belief")]
@@ -97,7 +97,7 @@ def dreamer(size: str, records: TensorDict) -> Step:
     env.state_spec = env.observation_spec.clone()
     env.action_spec, env.reward_spec = OneHot(ACTIONS), Unbounded((1,))
     actor = DreamerV3DiscreteActor(
-        stoch + deter, ACTIONS, depth=n["layers"], num_cells=units, in_keys=states
+        stoch + deter, ACTIONS, depth=n.layers, num_cells=units, in_keys=states
     )
     critic = TensorDictModule(head(), states, ["state_value"])
     model_loss = DreamerV3ModelLoss(

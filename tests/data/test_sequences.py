@@ -180,7 +180,7 @@ def test_slices_that_share_records_leave_the_latents_of_one_of_them():
             number = torch.arange(16.0).view(16, 1, 1).expand(16, 65, 512)
             latents.write(buffer, batch.set("deter", number).set("stoch", number))
             last = torch.full((200,), -1.0)
-            for k, places in enumerate(batch["index"][:, 1:]):
+            for k, places in enumerate(batch["index"][:, 2:]):
                 last[places] = k
             for part in ("deter", "stoch"):
                 written = buffer[:][part][last >= 0].float()
@@ -213,15 +213,15 @@ def test_latents_stay_with_their_records_until_these_go(kind):
         deter = torch.stack([batch["action"], batch["reward"] / 8], -1).requires_grad_()
         stoch = torch.eye(4)[:3].expand(16, 5, 3, 4)
         latents.write(buffer, batch.set("deter", deter).set("stoch", stoch))
-        inner = batch[:, 1:].flatten()  # a slice's first record is its context
+        inner = batch[:, 2:].flatten()  # a slice's first record is its context, told from zeros
         for row in zip(inner["action"].tolist(), inner["reward"].tolist(),
                        inner["deter"].detach().half(), strict=True):  # fmt: skip
             written[row[:2]] = row[2]
-    assert len(written) == 38  # all but the oldest record of each environment
+    assert len(written) == 36  # all but the two oldest records of each environment
     buffer.extend(records(20, 6, 2))
     for _ in range(5):
         batch = buffer.sample()
-        assert torch.equal(batch["known"], (batch["reward"] < 20) & (batch["reward"] > 0))
+        assert torch.equal(batch["known"], (batch["reward"] < 20) & (batch["reward"] > 1))
         assert not batch["deter"][~batch["known"]].any()
 
 

@@ -177,7 +177,8 @@ def ppo(actions: int | None = 3, make: Any = None, **options: Any) -> tuple[Any,
 
 
 IMAGES = Spaces(obs_shape=(1, 16, 16), obs_dtype="uint8", num_actions=3)
-TINY = {"deter": 6, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2}
+TINY = {"deter": 6, "hidden": 5, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2,
+        "blocks": 2, "pooled": False}  # fmt: skip
 #: Without context records every row counts; without free nats every loss has a gradient.
 EVERY = {"context": 0, "free_nats": 0.0}
 

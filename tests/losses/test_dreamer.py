@@ -11,12 +11,14 @@ from tensordict import TensorDict
 from torch import nn
 
 from composerl import Update
+from composerl.envs.spaces import Spaces
 from composerl.losses import DreamerLoss, WorldModelLoss, symexp_bins, two_hot
-from composerl.modules import Latent, world_model
+from composerl.losses.dreamer_math import log_prob_and_entropy, symexp, symlog
+from composerl.modules import Latent, dreamer_actor, dreamer_critic, world_model
 from composerl.modules.world import Observed
 
 BINS = symexp_bins()
-MODEL = ("loss_image", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation")
+MODEL = ("loss_observation", "loss_reward", "loss_continue", "loss_dynamics", "loss_representation")
 
 
 def evaluate(loss, batch, seed=0):
@@ -36,7 +38,7 @@ def mean_of(logits):
 def plain_model(loss, batch):
     """The world model's losses with loops and sums spelled out; the states are the model's own."""
     net, c = loss.world_network, loss.context
-    seen = net.observe(net.image(batch["observation"]), batch["action"], batch["first"])
+    seen = net.observe(net.inputs(batch["observation"]), batch["action"], batch["first"])
     rows, time = batch.shape
     out = {key: torch.zeros(rows, time - c) for key in MODEL}
     for b in range(rows):
@@ -51,7 +53,7 @@ def plain_model(loss, batch):
             logit = net.continue_head(feature)
             target = float(loss.gamma) * (1 - float(batch["terminal"][b, t]))
             going_on = logit.sigmoid()
-            out["loss_image"][b, t - c] = ((predicted - pixels) ** 2).sum()
+            out["loss_observation"][b, t - c] = ((predicted - pixels) ** 2).sum()
             out["loss_reward"][b, t - c] = cross_entropy(
                 net.reward_head(feature), batch["reward"][b, t]
             )
@@ -155,11 +157,13 @@ def test_context_records_warm_the_state_up_and_do_nothing_else():
             torch.testing.assert_close(out[name], expected[name], msg=f"{name} sees {key}")
     seen = batch.clone()
     seen["observation"][:, 0] = 0
-    assert not torch.allclose(evaluate(loss, seen)["loss_image"], expected["loss_image"])
+    assert not torch.allclose(
+        evaluate(loss, seen)["loss_observation"], expected["loss_observation"]
+    )
 
 
 def test_sequences_go_on_from_the_states_that_the_replay_knows():
-    """Rows 0 and 1 know the state after their context, rows 2 and 3 do not."""
+    """Rows 0 and 1 know the state before their first record, rows 2 and 3 do not."""
     loss, batch = dreamer(context=1, reduction="none")
     batch["first"][:, 1] = False  # else the state before would be forgotten
     plain = evaluate(loss, batch.clone())
@@ -172,28 +176,51 @@ def test_sequences_go_on_from_the_states_that_the_replay_knows():
     out = evaluate(loss, kept.clone())
     for key in MODEL:
         torch.testing.assert_close(out[key][2:], plain[key][2:], msg=key)
-    assert not torch.allclose(out["loss_image"][:2, 0], plain["loss_image"][:2, 0])
+    assert not torch.allclose(out["loss_observation"][:2, 0], plain["loss_observation"][:2, 0])
 
     # What the context shows is not looked at where the state is known.
     blind = kept.clone()
     blind["observation"][:, 0] = 0
-    torch.testing.assert_close(evaluate(loss, blind)["loss_image"][:2], out["loss_image"][:2])
+    seen = evaluate(loss, blind)["loss_observation"]
+    torch.testing.assert_close(seen[:2], out["loss_observation"][:2])
 
-    # Known states are where the recurrence starts, found ones are left in the batch.
+    # Known states are where the recurrence starts, found ones are left in the batch: each with
+    # the record that comes after it.
     torch.manual_seed(0)
     loss(kept)
     torch.manual_seed(0)
-    world.observe(world.image(batch["observation"][:, :1]), batch["action"][:, :1],
-                  batch["first"][:, :1])  # fmt: skip
+    told = world.observe(world.inputs(batch["observation"][:, :1]), batch["action"][:, :1],
+                         batch["first"][:, :1]).latent  # fmt: skip
     rest = batch[:, 1:]
-    start = Latent(*(x[:, 0] for x in states))
-    seen = world.observe(world.image(rest["observation"]), rest["action"], rest["first"], start)
-    torch.testing.assert_close(kept["deter"][:2, 1:], seen.latent.deter[:2].detach())
-    torch.testing.assert_close(kept["stoch"][:2, 1:], seen.latent.stoch[:2].detach())
-    torch.testing.assert_close(kept["deter"][:2, 0], states.deter[:2, 0])
-    assert not kept["deter"].requires_grad
-    with pytest.raises(ValueError, match="need context=1, got 2"):
-        dreamer(context=2)[0](kept)
+    start = Latent(*(torch.where(known[:, :1], a[:, 1], b[:, 0])
+                     for a, b in zip(states, told, strict=True)))  # fmt: skip
+    seen = world.observe(world.inputs(rest["observation"]), rest["action"], rest["first"], start)
+    for field, first in start._asdict().items():
+        torch.testing.assert_close(kept[field][:, 1], first.detach())
+        found = getattr(seen.latent, field)[:, :-1]
+        torch.testing.assert_close(kept[field][:, 2:], found.detach())
+        assert not kept[field].requires_grad
+
+
+@pytest.mark.parametrize("context", [0, 2])
+def test_any_context_goes_on_from_known_states(context):
+    """All known: as if the sequence began there with that state."""
+    loss, batch = dreamer(context=context, reduction="none")
+    torch.manual_seed(5)
+    states = Latent(torch.randn(4, 5, loss.world_network.deter), torch.rand(4, 5, 12).round())
+    kept = batch.clone().update({**states._asdict(), "known": torch.ones(4, 5).bool()})
+    out = evaluate(loss, kept)
+    short, batch = dreamer(context=0, reduction="none")
+    torch.manual_seed(0)
+    if context:  # what the context draws
+        torch.rand(context, 4, 3, 1)
+    alone = batch[:, context:].update(
+        {key: x[:, context:] for key, x in states._asdict().items()}
+        | {"known": torch.ones(4, 5 - context).bool()}
+    )
+    expected = short(alone)
+    for key in MODEL:
+        torch.testing.assert_close(out[key], expected[key], msg=key)
 
 
 def test_each_loss_reaches_its_own_network_only():
@@ -206,6 +233,117 @@ def test_each_loss_reaches_its_own_network_only():
         out[key].backward(retain_graph=True)
         touched = {n.split(".")[0] for n, p in loss.named_parameters() if p.grad is not None}
         assert touched == {owners.get(key, "world_network")}, key
+
+
+def test_replayed_values_may_shape_the_model():
+    """With replay_grad the same numbers, and gradients of that loss in the world model, too."""
+    loss, batch = dreamer()
+    other, _ = dreamer(replay_grad=True)
+    out, expected = evaluate(other, batch), evaluate(loss, batch)
+    for key in loss.out_keys:
+        torch.testing.assert_close(out[key], expected[key], msg=key)
+    for key, owners in (("loss_replay", {"value_network", "world_network"}),
+                        ("loss_value", {"value_network"})):  # fmt: skip
+        other.zero_grad()
+        out[key].backward(retain_graph=True)
+        touched = {n.split(".")[0] for n, p in other.named_parameters() if p.grad is not None}
+        assert touched == owners, key
+
+
+def continuous(**options):
+    """The losses of a world of vectors and float actions, with such records."""
+    torch.manual_seed(0)
+    spaces = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 1.0))
+    actor = dreamer_actor(spaces, TINY)
+    loss = DreamerLoss(actor.world_network, actor.actor_network, dreamer_critic(spaces, TINY),
+                       horizon=4, context=0, **options)  # fmt: skip
+    with torch.no_grad():
+        actor.actor_network.head.last.weight.normal_()
+    batch = record_batch().exclude("observation", "action")
+    batch["observation"] = 5 * torch.randn(4, 5, 3)
+    batch["action"] = torch.rand(4, 5, 2) * torch.tensor([4.0, 1.0]) - torch.tensor([2.0, 0.0])
+    return loss.eval(), batch
+
+
+def test_vectors_and_float_actions():
+    """By torch's own Normal: what is drawn, its likelihood and the entropy; symlog errors."""
+    loss, batch = continuous(reduction="none")
+    out = evaluate(loss, batch)
+    torch.manual_seed(0)
+    world = loss.world_network
+    with torch.no_grad():
+        seen = world.observe(world.inputs(batch["observation"]), batch["action"], batch["first"])
+        error = world.decoder(seen.latent.features) - symlog(batch["observation"])
+        torch.testing.assert_close(out["loss_observation"], error.square().sum(-1))
+        latent = Latent(*(x.flatten(0, 1) for x in seen.latent))
+        entropy = torch.zeros(20)
+        for _ in range(4):
+            mean, deviation = loss.actor_network(latent.features).unbind(-2)
+            policy = torch.distributions.Normal(mean, deviation)
+            entropy += policy.entropy().sum(-1) / 4
+            action = mean + deviation * torch.randn(20, 2)
+            found = log_prob_and_entropy(torch.stack([mean, deviation], -2), action)
+            torch.testing.assert_close(found[0], policy.log_prob(action).sum(-1))
+            latent = world.imagine(latent, action)
+    torch.testing.assert_close(out["entropy"], entropy.view(4, 5))
+    for key in (*MODEL, "loss_actor", "loss_value", "loss_replay"):
+        assert out[key].isfinite().all(), key
+    with pytest.raises(ValueError, match=r"'action' must be floats of shape \(4, 5, 'action'\)"):
+        loss(batch.clone().set("action", torch.zeros(4, 5).long()))
+
+
+def test_unexplained_is_the_error_in_units_of_the_mean_s():
+    """Vectors whose symlog is 0, 0, 3 and a model that always says 1: mean 1, spread
+    (1 + 1 + 4) / 3 = 2; errors 1, 1, 4, in its units 0.5, 0.5, 2, on average 1."""
+    loss, batch = continuous(reduction="none")
+    batch = batch[:1, :3].clone()
+    batch["observation"] = symexp(torch.tensor([[[0.0], [0.0], [3.0]]])).expand(1, 3, 3)
+    with torch.no_grad():
+        loss.world_network.decoder.last.weight.zero_()
+        loss.world_network.decoder.last.bias.fill_(1.0)
+    found = evaluate(loss, batch)["unexplained"]
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5, 2.0]]))
+    batch["collector", "mask"] = torch.tensor([[[True], [True], [True]]])
+    torch.testing.assert_close(evaluate(loss, batch)["unexplained"], found)
+
+
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+def test_sign_of_the_advantage_of_float_actions(reward):
+    """An action above 0 is rewarded with ±1 at once: the mean goes there, or away."""
+
+    class Push(TwoSteps):
+        num_actions = None
+
+        def imagine(self, latent, action):
+            start = latent.deter.argmax(-1) == 0
+            following = torch.where(start, 1 + (action[:, 0] > 0).long(), 3)
+            return Latent(torch.eye(4)[following], latent.stoch)
+
+    torch.manual_seed(0)
+    mean = nn.Linear(4, 1)
+
+    class Policy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean = mean
+
+        def forward(self, features):
+            place = self.mean(features).tanh()
+            return torch.stack([place, torch.full_like(place, 0.5)], -2)
+
+    critic = nn.Linear(4, 255)
+    nn.init.zeros_(critic.weight)
+    nn.init.zeros_(critic.bias)
+    loss = DreamerLoss(Push(reward), Policy(), critic, horizon=3, context=0)
+    batch = TensorDict(
+        {"observation": torch.zeros(4, 8, 1, 1, 1), "action": torch.zeros(4, 8, 1),
+         "reward": torch.zeros(4, 8), "first": torch.ones(4, 8).bool(),
+         "terminal": torch.zeros(4, 8).bool()}, [4, 8],
+    )  # fmt: skip
+    update = Update(loss, lr={"world_network": 0.0, "default": 0.05}, tau=0.2)
+    for _ in range(150):
+        update(batch)
+    assert mean(torch.eye(4)[0]).tanh() * reward > 0.5
 
 
 def test_model_losses_reach_what_they_should():
@@ -221,8 +359,8 @@ def test_model_losses_reach_what_they_should():
     for key in MODEL:
         assert ("prior_head" in reached[key]) is (key == "loss_dynamics")
         assert "encoder" in reached[key]
-    assert "decoder" in reached["loss_image"]
-    assert "reward_head" not in reached["loss_image"]
+    assert "decoder" in reached["loss_observation"]
+    assert "reward_head" not in reached["loss_observation"]
 
 
 def test_masked_steps_do_not_count():
@@ -266,14 +404,13 @@ def test_sequences_of_one_record_have_nothing_to_replay():
 
 
 def test_initialised_anew_it_starts_as_it_did():
-    """Heads at zero, closed gates, a black picture; the target is a copy again."""
+    """Heads at zero, a black picture; the target is a copy again."""
     loss, _ = dreamer()
     loss.reset_parameters_recursive()
     world = loss.world_network
     assert not world.reward_head.last.weight.any()
     assert not world.decoder.layers[-1].weight.any()
-    assert world.gates_norm.bias[-world.deter :].eq(-1).all()
-    assert world.action_in.weight.std() < 1
+    assert not world.recurrence.gates.bias.any()
     assert not loss.value_network.last.weight.any()
     assert not loss.target_value_network.last.weight.any()
     assert 0 < loss.actor_network.head.last.weight.abs().max() < 0.01
@@ -331,7 +468,7 @@ class TwoSteps(nn.Module):
     def continue_head(self, features):
         return features[..., :4] @ self.continue_logits.unsqueeze(-1) + self.weight
 
-    def image(self, observation):
+    def inputs(self, observation):
         return observation.float().reshape(-1, 1, 1, 1)
 
     def observe(self, image, action, first, latent=None):
@@ -388,7 +525,7 @@ def test_it_fits_a_batch():
     before = update(batch)
     for _ in range(200):
         after = update(batch)
-    assert after["loss_image"] < 0.9 * before["loss_image"]
+    assert after["loss_observation"] < 0.9 * before["loss_observation"]
     assert after["loss_reward"] < 0.5 * before["loss_reward"]
     assert after["loss_continue"] < 0.5 * before["loss_continue"]
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import math
+import typing
+
 import pytest
 import torch
+import torch.nn.functional as F
 
+from composerl.config import SizeName
 from composerl.envs.spaces import Spaces
-from composerl.modules import SIZES, Latent, build, dreamer_actor, dreamer_critic, world_model
-from composerl.modules.world_parts import UNIFORM, draw, mix_uniform
+from composerl.modules import (
+    SIZES,
+    Latent,
+    PooledDecoder,
+    PooledEncoder,
+    WorldSize,
+    build,
+    dreamer_actor,
+    dreamer_critic,
+    world_model,
+)
+from composerl.modules.world import _one_hot
+from composerl.modules.world_parts import UNIFORM, Dense, draw, mix_uniform, truncated_normal_
 
 SPACES = Spaces(obs_shape=(1, 16, 16), obs_dtype="uint8", num_actions=3)
-TINY = {"deter": 6, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2}
+TINY = {"deter": 6, "hidden": 5, "latents": 3, "classes": 4, "units": 8, "layers": 1, "depth": 2,
+        "blocks": 2, "pooled": False}  # fmt: skip
 
 
 @pytest.fixture
@@ -27,26 +44,84 @@ def sequences(batch=2, time=6):
 
 
 def follow(world, pixels, action, first, latent=None):
-    return world.observe(world.image(pixels), action, first, latent, sample=False)
+    return world.observe(world.inputs(pixels), action, first, latent, sample=False)
+
+
+def rms(x, layer):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * layer.weight
+
+
+def dense(x, layer):
+    x = rms(x @ layer.linear.weight.T + layer.linear.bias, layer.norm)
+    return x * x.sigmoid()
+
+
+def block_diagonal(layer):
+    """The whole matrix (inputs, outputs) of a layer of blocks, zeros included."""
+    return torch.block_diag(*layer.weight)
 
 
 def test_one_step_by_the_equations(actor):
-    """x = silu(LN(W_z z + w_a)); r, c, u = LN(W [h, x]); h' = h + s(u) (tanh(s(r) c) - h)."""
+    """x = silu(norm(M h + W [d(h), s(z), a(u)])); r, c, u = G x for each block;
+    h' = h + s(u - 1) (tanh(s(r) c) - h)."""
     world = actor.world_network
-    torch.manual_seed(1)
+    with torch.no_grad():  # norms, biases: not at the values that they start from
+        for p in world.recurrence.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    net = world.recurrence
     latent, action = Latent(torch.randn(5, 6), torch.rand(5, 12)), torch.tensor([0, 1, 2, 2, 1])
-
-    def norm(x, layer):
-        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
-        return x * layer.weight + layer.bias
-
-    x = latent.stoch @ world.stoch_in.weight.T + world.action_in.weight[action]
-    x = norm(x, world.input_norm)
+    one_hot = torch.eye(3)[action]
+    front = [dense(latent.deter, net.deter_in), dense(latent.stoch, net.stoch_in),
+             dense(one_hot, net.action_in)]  # fmt: skip
+    weights = torch.cat([net.mix_in.weight, net.mix_action.weight], 1)
+    x = latent.deter @ block_diagonal(net.mix) + net.mix.bias.flatten()
+    x = rms(x + torch.cat(front, 1) @ weights.T, net.norm)
     x = x * x.sigmoid()
-    gates = norm(torch.cat([latent.deter, x], 1) @ world.gates.weight.T, world.gates_norm)
-    r, c, u = gates[:, :6], gates[:, 6:12], gates[:, 12:]
-    h = latent.deter + u.sigmoid() * ((r.sigmoid() * c).tanh() - latent.deter)
+    gates = x @ block_diagonal(net.gates) + net.gates.bias.flatten()
+    r, c, u = (gates.view(5, 2, 3, 3)[:, :, k].flatten(1) for k in range(3))  # of 2 blocks each
+    h = latent.deter + (u - 1).sigmoid() * ((r.sigmoid() * c).tanh() - latent.deter)
     torch.testing.assert_close(world.imagine(latent, action).deter, h)
+    # the prior: two dense layers and a linear one
+    hidden = h
+    for layer in world.prior_head.hidden:
+        hidden = dense(hidden, layer)
+    logits = hidden @ world.prior_head.last.weight.T + world.prior_head.last.bias
+    expected = 0.99 * logits.view(5, 3, 4).softmax(-1) + 0.01 / 4
+    torch.testing.assert_close(world.prior(h), expected)
+    assert len(world.prior_head.hidden) == 2
+
+
+def test_blocks_meet_in_the_layers_in_front_alone(actor):
+    """With those cut, a block of the next state depends on the same block of the last."""
+    net = actor.world_network.recurrence
+    with torch.no_grad():
+        net.mix_in.weight.zero_()
+        net.norm = torch.nn.Identity()  # which scales by all of them
+    deter = torch.randn(1, 6, requires_grad=True)
+    after = net(deter, torch.zeros(1, 12), torch.zeros(1, 6))
+    (gradient,) = torch.autograd.grad(after[0, :3].sum(), deter)
+    assert gradient[0, :3].all()
+    assert not gradient[0, 3:].any()
+
+
+def test_the_authors_initialisation():
+    """Variance 1 / fan-in, nothing beyond two deviations of the normal that was cut."""
+    torch.manual_seed(0)
+    weight = torch.empty(400, 500)
+    truncated_normal_(weight, 500)
+    assert weight.std().item() == pytest.approx(500**-0.5, rel=0.01)
+    assert weight.abs().max() <= 2 * 1.1368 * 500**-0.5
+    assert weight.abs().max() > 1.99 * 1.1368 * 500**-0.5
+    layer = Dense(500, 400)
+    assert layer.linear.weight.std().item() == pytest.approx(500**-0.5, rel=0.01)
+    assert not layer.linear.bias.any()
+    # of a layer in two parts, and of blocks, all inputs count
+    world = world_model(SPACES, {**TINY, "deter": 64, "hidden": 64, "blocks": 4})
+    net, whole = world.recurrence, 64 + 3 * 64 * 4
+    for part in (net.mix.weight, net.mix_in.weight):
+        assert part.std().item() == pytest.approx(whole**-0.5, rel=0.1)
+    assert net.gates.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
+    assert net.gates.weight.shape == (4, 16, 48)
 
 
 def test_what_is_not_shown_is_imagined(actor):
@@ -54,7 +129,7 @@ def test_what_is_not_shown_is_imagined(actor):
     world = actor.world_network
     pixels, action, first = sequences()
     shown = torch.tensor([[1, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0]]).bool()
-    image = world.image(pixels)
+    image = world.inputs(pixels)
     states = world.observe(image, action, first, sample=False, shown=shown).latent
     plain = follow(world, pixels, action, first).latent
     torch.testing.assert_close(states.stoch[0, :2], plain.stoch[0, :2], rtol=0, atol=0)
@@ -65,13 +140,13 @@ def test_what_is_not_shown_is_imagined(actor):
         torch.testing.assert_close(states.stoch[~shown[:, t], t], expected.stoch[~shown[:, t]])
     # an image that is not shown changes nothing
     pixels[0, 2:4], pixels[0, 5:], pixels[1, 1:] = 0, 0, 0
-    again = world.observe(world.image(pixels), action, first, sample=False, shown=shown).latent
+    again = world.observe(world.inputs(pixels), action, first, sample=False, shown=shown).latent
     assert torch.equal(again.features, states.features)
 
 
 def test_shapes_and_one_hot_latents(actor):
     world = actor.world_network
-    seen = world.observe(world.image(sequences()[0]), *sequences()[1:])
+    seen = world.observe(world.inputs(sequences()[0]), *sequences()[1:])
     assert seen.latent.deter.shape == (2, 6, 6)
     assert seen.latent.stoch.shape == (2, 6, 12)
     assert seen.posterior.shape == seen.prior.shape == (2, 6, 3, 4)
@@ -183,7 +258,7 @@ def test_straight_through_gradients_flow(actor):
     """A later state depends on an earlier image through the drawn latents only by their probs."""
     world = actor.world_network
     pixels, action, first = sequences()
-    image = world.image(pixels).requires_grad_()
+    image = world.inputs(pixels).requires_grad_()
     torch.manual_seed(0)
     seen = world.observe(image, action, first)
     (gradient,) = torch.autograd.grad(seen.latent.deter[:, 1].square().sum(), image)
@@ -192,7 +267,7 @@ def test_straight_through_gradients_flow(actor):
     assert not gradient[:, 1:].any()  # h_1 has not seen x_1
     # the value of a latent is the draw, its gradient that of the probabilities
     probs = torch.tensor([[[0.3, 0.7]]], requires_grad=True)
-    stoch = world._one_hot(probs, torch.tensor([[[0.1]]]))
+    stoch = _one_hot(probs, torch.tensor([[[0.1]]]))
     assert torch.equal(stoch, torch.tensor([[1.0, 0.0]]))
     (stoch * torch.tensor([2.0, 5.0])).sum().backward()
     assert torch.equal(probs.grad, torch.tensor([[[2.0, 5.0]]]))
@@ -210,7 +285,7 @@ def test_heads_start_at_zero(actor):
 def test_image_shapes(shape):
     world = world_model(Spaces(obs_shape=shape, obs_dtype="uint8", num_actions=2), TINY)
     pixels = torch.randint(0, 256, (1, 2, *shape), dtype=torch.uint8)
-    image = world.image(pixels)
+    image = world.inputs(pixels)
     assert image.shape == (2, *shape)
     assert image.max() <= 1
     seen = world.observe(image, torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2).bool())
@@ -220,16 +295,21 @@ def test_image_shapes(shape):
 def test_wrong_arguments_are_refused_in_one_sentence():
     with pytest.raises(ValueError, match=r"sides can be halved .* got \(3, 84, 84\)"):
         world_model(Spaces(obs_shape=(3, 84, 84), num_actions=2), TINY)
-    with pytest.raises(ValueError, match=r"needs images .* got \(4,\)"):
-        world_model(Spaces(obs_shape=(4,), num_actions=2), TINY)
-    with pytest.raises(ValueError, match="size must be one of debug, small, medium, got 'huge'"):
+    with pytest.raises(ValueError, match=r"size must be one of debug, small, .*, got 'huge'"):
         dreamer_actor(SPACES, "huge")
-    with pytest.raises(ValueError, match="positive integers"):
+    with pytest.raises(ValueError, match="units must be a positive integer, got 0"):
         dreamer_actor(SPACES, {**TINY, "units": 0})
-    with pytest.raises(ValueError, match="discrete"):
-        dreamer_actor(Spaces(obs_shape=(1, 16, 16), low=(0.0,), high=(1.0,)), TINY)
+    with pytest.raises(ValueError, match="pooled must be true or false, got 1"):
+        dreamer_actor(SPACES, {**TINY, "pooled": 1})
+    with pytest.raises(ValueError, match="deter=6 cannot be divided into blocks=4"):
+        dreamer_actor(SPACES, {**TINY, "blocks": 4})
+    with pytest.raises(ValueError, match=r"numbers for blocks, classes, .* got {'deter': 6}"):
+        dreamer_actor(SPACES, {"deter": 6})
+    for high in (float("inf"), 0.0):
+        with pytest.raises(ValueError, match="finite bounds, got"):
+            dreamer_actor(Spaces(obs_shape=(1, 16, 16), low=(0.0,), high=(high,)), TINY)
     with pytest.raises(ValueError, match=r"shape \(\.\.\., 1, 16, 16\), got \(2, 3, 16, 16\)"):
-        world_model(SPACES, TINY).image(torch.zeros(2, 3, 16, 16))
+        world_model(SPACES, TINY).inputs(torch.zeros(2, 3, 16, 16))
 
 
 def test_a_description_builds_an_equal_network(actor):
@@ -239,13 +319,130 @@ def test_a_description_builds_an_equal_network(actor):
     call = (pixels[:, 0], actor.initial(8), first[:, 0])
     assert torch.equal(copy.greedy(*call)[1]["deter"], actor.greedy(*call)[1]["deter"])
     assert build(dreamer_actor(SPACES, "debug").description).description["arguments"] == {
-        "size": SIZES["debug"]
+        "size": SIZES["debug"].to_json()
     }
 
 
 def test_sizes_grow():
     spaces = Spaces(obs_shape=(3, 64, 64), obs_dtype="uint8", num_actions=6)
     debug, small, medium = (
-        sum(p.numel() for p in world_model(spaces, size).parameters()) for size in SIZES
+        sum(p.numel() for p in world_model(spaces, size).parameters())
+        for size in ("debug", "small", "medium")
     )
     assert debug < 0.3e6 < 1.2e6 < small < 1.6e6 < 2.5e6 < medium < 3.1e6
+
+
+def test_the_authors_sizes():
+    """Their table: widths in proportion to the channels, 32 latents, eight blocks."""
+    table = {"1m": (512, 64, 4, 4, 64), "12m": (2048, 256, 16, 16, 256),
+             "25m": (3072, 384, 24, 24, 384), "50m": (4096, 512, 32, 32, 512),
+             "100m": (6144, 768, 48, 48, 768), "200m": (8192, 1024, 64, 64, 1024)}  # fmt: skip
+    for name, numbers in table.items():
+        size = SIZES[name]
+        found = (size.deter, size.hidden, size.classes, size.depth, size.units)
+        assert found == numbers
+        assert (size.latents, size.blocks, size.layers, size.pooled) == (32, 8, 3, True)
+    assert set(typing.get_args(SizeName)) == set(SIZES)
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 32, 32), (3, 96, 96)])
+def test_pooled_convolutions_by_the_equations(shape):
+    """5 x 5, the largest of 2 x 2, RMS of the channels; back by doubling pixels, then a sigmoid.
+
+    The grid is M h (blocks of channels) plus two layers of the latents.
+    """
+    torch.manual_seed(0)
+    size = WorldSize(**{**TINY, "deter": 16, "depth": 4, "blocks": 4, "pooled": True})
+    encoder, decoder = PooledEncoder(shape, 4), PooledDecoder(size, shape)
+    stages = {32: 3, 64: 4, 96: 4}[shape[1]]
+    channels = [8, 12, 16, 16][:stages]
+
+    def pixel(x, layer):
+        x = x / (x.square().mean(1, keepdim=True) + 1e-4).sqrt()
+        x = x * layer.norm.weight[:, None, None]
+        return x * x.sigmoid()
+
+    image = torch.rand(2, *shape)
+    x = image - 0.5
+    for (convolution, _, norm), width in zip(encoder.layers, channels, strict=True):
+        x = F.conv2d(x, convolution.weight, convolution.bias, padding=2)
+        x = torch.stack([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)]).amax(0)
+        x = pixel(x, norm)
+        assert x.shape[1] == width
+    torch.testing.assert_close(encoder(image), x.permute(0, 2, 3, 1).flatten(1))
+    assert encoder.out_dim == x[0].numel()
+
+    features = torch.randn(2, 16 + 12)
+    side, width = shape[1] // 2**stages, channels[-1]
+    block = features[:, :16] @ block_diagonal(decoder.of_deter)
+    block = block.view(2, 4, side, side, width // 4).permute(0, 2, 3, 1, 4).flatten(3)
+    first, last = decoder.of_stoch
+    rest = dense(features[:, 16:], first) @ last.weight.T + last.bias
+    x = pixel((block + rest.view(2, side, side, width)).permute(0, 3, 1, 2), decoder.norm)
+    for k, convolution in enumerate(decoder.convolutions):
+        x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+        x = F.conv2d(x, convolution.weight, convolution.bias, padding=2)
+        x = pixel(x, decoder.norms[k]) if k < stages - 1 else x.sigmoid()
+    torch.testing.assert_close(decoder(features), x)
+    assert x.shape[1:] == shape
+
+
+BOX = Spaces(obs_shape=(3,), low=(-2.0, 0.0), high=(2.0, 1.0))
+
+
+def test_vectors_are_read_and_predicted_as_their_symlog():
+    torch.manual_seed(0)
+    world = world_model(BOX, TINY)
+    seen = torch.tensor([[0.0, 9.0, -99.0]])
+    log10 = math.log(10)
+    torch.testing.assert_close(world.inputs(seen), torch.tensor([[0.0, log10, -2 * log10]]))
+    features = torch.randn(4, world.feature_dim)
+    assert world.decoder(features).shape == (4, 3)
+    torch.testing.assert_close(
+        world.encoder(world.inputs(seen)), dense(world.inputs(seen), world.encoder.layers[0])
+    )
+
+
+def test_float_actions_in_the_model_and_in_the_policy():
+    """Means within the bounds, deviations of 0.1 to 1 half widths; the model reads -1 to 1."""
+    torch.manual_seed(0)
+    actor = dreamer_actor(BOX, TINY)
+    world, head = actor.world_network, actor.actor_network
+    acted = world.acted(torch.tensor([[-2.0, 0.0], [1.0, 0.75], [9.0, -9.0]]))
+    torch.testing.assert_close(acted, torch.tensor([[-1.0, -1.0], [0.5, 0.5], [1.0, -1.0]]))
+    with torch.no_grad():
+        head.head.last.weight.normal_(std=3.0)
+    features = torch.randn(500, world.feature_dim)
+    mean, deviation = head(features).unbind(-2)
+    raw = head.head(features)
+    torch.testing.assert_close(mean, torch.tensor([0.0, 0.5]) + torch.tensor([2.0, 0.5])
+                               * raw[:, :2].tanh())  # fmt: skip
+    torch.testing.assert_close(deviation / torch.tensor([2.0, 0.5]),
+                               0.1 + 0.9 * (raw[:, 2:] + 2).sigmoid())  # fmt: skip
+    torch.testing.assert_close(head.act(features, sample=False), mean)
+    drawn = head.act(features, sample=True)
+    assert drawn.amin(0).tolist() == [-2.0, 0.0]  # cut off at the bounds
+    assert drawn.amax(0).tolist() == [2.0, 1.0]
+    state, first = actor.initial(4), torch.ones(4).bool()
+    action, state = actor.greedy(torch.randn(4, 3), state, first)
+    assert action.shape == state["action"].shape == (4, 2)
+    again, _ = actor.greedy(torch.randn(4, 3), state, ~first)
+    assert not torch.equal(again, action)
+    copy = build(actor.description)
+    copy.load_state_dict(actor.state_dict())
+    call = (torch.randn(4, 3), state, ~first)
+    assert torch.equal(copy.greedy(*call)[0], actor.greedy(*call)[0])
+
+
+def test_a_sampled_policy_draws_wherever_it_acts(actor):
+    """That is said in its description, and a copy does so, too."""
+    drawing = build(dreamer_actor(SPACES, TINY, sampled=True).description)
+    drawing.load_state_dict(actor.state_dict())
+    pixels, _, first = sequences(batch=64, time=1)
+    call = (pixels[:, 0], actor.initial(64), first[:, 0])
+    assert not torch.equal(drawing.greedy(*call)[0], drawing.greedy(*call)[0])
+    torch.manual_seed(3)
+    one = drawing.greedy(*call)[0]
+    torch.manual_seed(3)
+    assert torch.equal(one, actor.explore(*call)[0])
+    assert "sampled" not in actor.description["arguments"]

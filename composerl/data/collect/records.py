@@ -101,4 +101,7 @@ def to_records(batch: TensorDictBase) -> TensorDict:
         "first": first,
         "terminal": shown["terminal"].squeeze(-1),
     }
+    for key in ("deter", "stoch"):  # of a policy that has them, as its primer leaves them
+        if shown.get(key, None) is not None:
+            records |= {key: shown[key], "known": torch.ones_like(first)}
     return TensorDict(records, batch.batch_size)

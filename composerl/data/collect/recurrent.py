@@ -1,6 +1,6 @@
 """The collector of a policy with memory: a record for everything that an environment shows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -48,7 +48,9 @@ class RecordCollector(VectorCollector):
 
     Arguments are those of :class:`~composerl.data.VectorCollector`, over an environment of
     :func:`composerl.envs.make_env`; ``frames_per_batch`` is one record of each environment by
-    default.
+    default. With ``latents``, names of parts of the policy's state, each record has those that
+    the policy had before it, after the record before, and ``known``: whether it had been asked.
+    A :class:`~composerl.data.Latents` keeps them.
     """
 
     _remembers = True
@@ -61,6 +63,7 @@ class RecordCollector(VectorCollector):
         policy: nn.Module | None = None,
         *,
         frames_per_batch: int | None = None,
+        latents: Iterable[str] = (),
         **kwargs: Any,
     ) -> None:
         if policy is not None and not (
@@ -75,6 +78,8 @@ class RecordCollector(VectorCollector):
         frames = frames_per_batch or max(1, env.batch_size.numel())
         # Else TorchRL would try the policy once, and the environment holds no state for it.
         kwargs |= {"use_buffers": False, "trust_policy": True}
+        self._latents = tuple(latents)
+        self._options = {"latents": self._latents}
         super().__init__(env, policy, frames_per_batch=frames, **kwargs)
         if not self.fast:
             raise ValueError(
@@ -127,11 +132,14 @@ class RecordCollector(VectorCollector):
         action = np.zeros((*shape, *(space.shape or ())), dtype)
         reward = np.zeros(shape, np.float32)
         first, terminal = np.zeros(shape, bool), np.zeros(shape, bool)
+        minds = []
         for t in range(shape[1]):
             # Not asked when all episodes only start: nothing would come of its answer.
             if not (self._rest_unseen and all(self._unseen)):
                 choice = self._choose(live)
                 moves, chosen = for_gym(choice, space), choice.numpy()
+            if self._latents:
+                minds.append(self._mind())
             over = []
             for i, env in enumerate(envs):
                 if self._unseen[i]:
@@ -153,6 +161,8 @@ class RecordCollector(VectorCollector):
         records = {key: torch.from_numpy(array) for key, array in arrays.items()}
         gains = apply(self._inside.reward, records["reward"])
         records["reward"] = gains.masked_fill(records["first"], 0.0)
+        for name in (*self._latents, *(["known"] if self._latents else [])):
+            records[name] = torch.stack([mind[name] for mind in minds], 1)
         return unchecked_tensordict(records, torch.Size(shape))
 
     def _choose(self, live: Live) -> Tensor:
@@ -173,6 +183,15 @@ class RecordCollector(VectorCollector):
         act = self.policy.explore if random else self.policy.greedy
         action, self._state = act(seen, self._state, first)
         return asking.of_these(action.cpu())
+
+    def _mind(self) -> dict[str, Tensor]:
+        """The policy's state ``(environments, ...)`` before the record that is to come."""
+        number, asked = len(self._envs), self._state is not None
+        state = self._state or self.policy.initial(number)
+        found = {name: state[name].cpu() for name in self._latents}
+        if asked:
+            found = {name: self._asking.of_these(rows) for name, rows in found.items()}
+        return {**found, "known": torch.full((number,), asked)}
 
     def _start_episodes(self) -> None:
         self._forget()

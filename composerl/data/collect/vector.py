@@ -1,6 +1,6 @@
 """The collector: environments stepped in this process, or by workers in others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -78,6 +78,7 @@ class VectorCollector(LocalCollector):
     """
 
     _workers: Workers | None = None
+    _options: Mapping[str, Any] = {}  # of a subclass, which its workers are to have, too
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class VectorCollector(LocalCollector):
             track_traj_ids=False,
             trust_policy=self.trust_policy,
             use_buffers=False,
+            **self._options,
         )
         policy = None if isinstance(self.policy, RandomPolicy) else self.policy
         contract = Contract(make, maker_of(self.env), policy, self.frames_per_batch)

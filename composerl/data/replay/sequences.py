@@ -76,8 +76,10 @@ class Latents(Transform):
     """Latent states of a model, kept with the records: a ``transform=`` of a replay buffer.
 
     A slice that starts in the middle of an episode is to go on from a latent state, not from
-    zeros. Records that are stored get places for their latents, zeros at first, and ``known``:
-    whether :meth:`write` has filled them since. Samples have both.
+    zeros. A record's latents are those *before* it, like its action: what the policy had in mind
+    while acting, if the collector tells (``RecordCollector(latents=...)``), else zeros at first;
+    and what training finds later, by :meth:`write`. ``known`` says whether there are any. Samples
+    have both.
 
     Args:
         types: shape of each latent of a record, by name: kept as float16, or with the type if
@@ -94,18 +96,23 @@ class Latents(Transform):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         for name, (shape, dtype) in self._types.items():
-            tensordict.set(name, torch.zeros(*tensordict.shape, *shape, dtype=dtype))
-        return tensordict.set("known", torch.zeros(tensordict.shape, dtype=torch.bool))
+            told = tensordict.get(name, None)
+            if told is None:
+                told = torch.zeros(*tensordict.shape, *shape, dtype=dtype)
+            tensordict.set(name, told.to(dtype))
+        if tensordict.get("known", None) is None:
+            tensordict.set("known", torch.zeros(tensordict.shape, dtype=torch.bool))
+        return tensordict
 
     def write(self, buffer: ReplayBuffer, batch: TensorDictBase) -> None:
         """Leave the latents that a loss has written into a sample with its records.
 
-        Not with the context: its latents may have come from zeros, and better ones do when the
-        record is further inside a slice. To be called before records are added, which may take
-        the place of those sampled.
+        Not with the context and the record after it: what is before these may have come from
+        zeros, and better ones do when the record is further inside a slice. To be called before
+        records are added, which may take the place of those sampled.
         """
         content = buffer.storage.get(slice(None))  # views of all rows
-        index = batch["index"][:, 1:].cpu()
+        index = batch["index"][:, 2:].cpu()
         for name, (row_shape, dtype) in self._types.items():
             values, places = batch[name], content.get(name)
             if values.shape != (*batch.shape, *row_shape):
@@ -114,7 +121,7 @@ class Latents(Transform):
                     f"got {tuple(values.shape)}"
                 )
             # Slices may share records: one after the other, as several threads would mix them.
-            rows = values[:, 1:].detach().to(places.device, dtype)
+            rows = values[:, 2:].detach().to(places.device, dtype)
             for at, slice_ in zip(index, rows, strict=True):
                 places[at] = slice_
         content.get("known")[index] = True
