@@ -28,9 +28,9 @@ PRIVATE = (
         "torch",
         ("_foreach_add_", "_foreach_addcmul_", "_foreach_div", "_foreach_lerp_", "_foreach_mul",
          "_foreach_mul_", "_foreach_norm", "_foreach_sqrt"),
-        ("optim.adam", "update"),
+        ("optim.adam", "optim.laprop", "update"),
         "one call for the tensors of all parameters",
-        "loop over the tensors with add_, lerp_ and mul_",
+        "loop over the tensors with the methods of these names",
     ),
     Private(
         "torch",

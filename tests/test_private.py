@@ -42,6 +42,14 @@ def foreach():
     torch._foreach_mul_(a, torch.tensor(3.0))
     torch._foreach_lerp_(a, b, 0.5)
     assert torch.cat(a).tolist() == [3.5] * 5
+    torch._foreach_addcmul_(a, a, b, 2.0)
+    assert torch.cat(a).tolist() == [10.5] * 5
+    roots = torch._foreach_div(a, torch._foreach_sqrt(a))
+    assert torch.allclose(torch.cat(roots), torch.tensor(10.5**0.5))
+    halves = torch._foreach_mul(a, [torch.tensor(0.5), torch.tensor(0.25)])
+    norms = torch.stack(torch._foreach_norm(b))
+    assert torch.allclose(norms, torch.tensor([2.0, 3.0]).sqrt())
+    assert torch.cat(halves).tolist() == [5.25] * 2 + [2.625] * 3
 
 
 def fused_adam():
