@@ -1,4 +1,4 @@
-"""The API reference as web pages: python docs/make.py [DIRECTORY], by default docs/html."""
+"""The API reference as web pages: python -m tests.reference [DIRECTORY], by default reference."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def make(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("html")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("reference")
     make(target)
     print(target / "composerl.html")
