@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -75,18 +75,19 @@ def replayed(
         since: the step of a kept checkpoint to go on from; 0 is the start.
         until: the step after which to stop, with a checkpoint; None is the end.
     """
-    with tempfile.TemporaryDirectory() as place, redirect_stdout(sys.stderr):
+    with tempfile.TemporaryDirectory() as place:
         again = Path(place) / "run"
         if since:
             _copy(run.directory, kept(run.directory)[since], again)
-        if until is None:
-            train(run, again, bool(since))
-        else:
-            try:
-                with leaving_after(until):
-                    train(run, again, bool(since))
-            except Left:
-                pass  # as asked; who is not left ends by itself at that step
+        with redirect_stdout(io.StringIO()):  # it tells of a directory that will be gone
+            if until is None:
+                train(run, again, bool(since))
+            else:
+                try:
+                    with leaving_after(until):
+                        train(run, again, bool(since))
+                except Left:
+                    pass  # as asked; who is not left ends by itself at that step
         yield again
 
 

@@ -91,13 +91,14 @@ def compare(a: Positional[Path], b: Positional[Path], *, json: bool = False) -> 
         told = {"unit": found.unit, "probability": found.probability, "interval": found.interval}
         print_json({**told, "notes": found.notes, "sides": found.rows})
         return
-    rows = [
-        (row["path"], row["env"], len(row["scores"]), f"{row['iqm']:.2f}",
-         interval(row["interval"]))
-        for row in found.rows
-    ]  # fmt: skip
-    columns = ("run", "environment", found.unit, "interquartile mean", "95 % interval")
-    print_table("final return", columns, rows)
+    columns = ("run", found.unit, "interquartile mean", "95 % interval")
+    for env in found.first.scores:
+        rows = [
+            (row["path"], len(row["scores"]), f"{row['iqm']:.2f}", interval(row["interval"]))
+            for row in found.rows
+            if row["env"] == env
+        ]
+        print_table(f"final return, {env}", columns, rows)
     print(found)
 
 

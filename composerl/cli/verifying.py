@@ -68,8 +68,12 @@ def verify(
         if json:
             print_json({"run": str(run), "claims": [asdict(claim) for claim in claims]})
         else:
-            rows = [(claim.what, claim.verdict, claim.why) for claim in claims]
+            # To be noted down: below the table, in one piece whatever the terminal's width.
+            heads = [claim.why for claim in claims if claim.why.startswith("head ")]
+            whys = ["" if claim.why in heads else claim.why for claim in claims]
+            rows = [(c.what, c.verdict, why) for c, why in zip(claims, whys, strict=True)]
             print_table(str(run), ("claim", "verdict", "why"), rows, align="left")
+            print("\n".join(heads))
     if verdicts != {"verified"}:
         sys.exit(1 if "differs" in verdicts else 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -214,3 +215,21 @@ def test_ctrl_c_while_it_loads_is_answered(cli, monkeypatch):
     monkeypatch.setattr("composerl.cli.recipes.load_recipe", interrupted)
     stopped = cli("run", "cql_pendulum")
     assert (stopped.code, stopped.err) == (130, "stopped\n")
+
+
+def test_nothing_that_is_copied_breaks_in_a_narrow_terminal(cli, run, runs, monkeypatch):
+    """Paths of the table of compare, and the head of verify, at 80 columns."""
+    monkeypatch.chdir(runs.parent)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", cli("compare", "runs/iql_pendulum/seed0", "runs").out)
+    assert "│ runs/iql_pendulum/seed0 │" in shown
+    assert max(len(line) for line in shown.splitlines() if "│" in line) <= 80
+    head = json.loads((run / "manifest.json").read_text())["head"]
+    assert f"\nhead {head}\n" in cli("verify", "runs/iql_pendulum/seed0").out
+
+
+def test_a_replay_tells_nothing_of_the_directory_that_it_removes(cli, run):
+    told = cli("verify", run, "--replay")
+    assert "trained again: policy" in told.out
+    assert "composerl.load" not in told.out + told.err
