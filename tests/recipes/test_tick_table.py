@@ -89,7 +89,9 @@ def works(name, env, out) -> bool:
 
 
 def test_every_recipe_is_in_the_table():
-    assert {path.stem for path in RECIPES} - {*NAMES} == {"dreamer_breakout"}
+    """But for those that are another one with other defaults."""
+    own = [path.stem for path in RECIPES if "\ndef main(" in path.read_text()]
+    assert sorted(own) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
