@@ -27,6 +27,8 @@ __all__ = ["FORMATS", "TOLERANCE", "export_policy"]
 FORMATS = ("onnx", "pt2")
 TOLERANCE = 1e-5
 _SAMPLES = 64
+#: Steps that a policy with memory is compared over.
+_STEPS = 200
 
 
 class _Greedy(nn.Module):
@@ -44,6 +46,21 @@ class _Greedy(nn.Module):
         return greedy(self.actor, observation, self.spaces)
 
 
+class _Remembering(nn.Module):
+    """Observations, where episodes start, and a state, to actions and the next state."""
+
+    def __init__(self, policy: Player) -> None:
+        super().__init__()
+        self.actor = copy.deepcopy(policy.actor).cpu().eval()
+        self.names = list(cast(Any, self.actor).initial(1))
+
+    def forward(self, observation: Tensor, first: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        before = dict(zip(self.names, state, strict=True))
+        action, after = cast(Any, self.actor).greedy(observation, before, first)
+        # A graph gives nothing out twice, and the last action may be the state's as well.
+        return action, *(after[name].clone() for name in self.names)
+
+
 def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
     """Write ``policy`` to ``path``, if what was made of it acts as ``policy.predict`` does."""
     if format not in FORMATS:
@@ -51,10 +68,9 @@ def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a directory" if path.is_dir() else "is in a directory that does not exist"
         raise ValueError(f"{path} {problem}, expected a file to write")
-    if policy.recurrent:
+    if getattr(policy.actor, "sampled", False):
         raise ValueError(
-            "a policy with a memory cannot be exported: its state would have to be an input and "
-            "an output; use composerl.load(run).predict"
+            "a policy that draws its actions cannot be exported; use composerl.load(run).predict"
         )
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]
     if format == "onnx" and missing:
@@ -71,32 +87,45 @@ def _program(policy: Player) -> torch.export.ExportedProgram:
     example = tuple(map(torch.from_numpy, _inputs(policy, 2)))
     try:
         with torch.no_grad(), _quiet():
-            sizes = ({0: torch.export.Dim("batch")},) * len(example)
-            return torch.export.export(_Greedy(policy), example, dynamic_shapes=sizes)
+            rows = {0: torch.export.Dim("batch")}
+            sizes: Any = (rows,) * len(example)
+            if not policy.recurrent:
+                return torch.export.export(_Greedy(policy), example, dynamic_shapes=sizes)
+            sizes = (rows, rows, (rows,) * (len(example) - 2))
+            return torch.export.export(_Remembering(policy), example, dynamic_shapes=sizes)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"torch cannot export this policy as a graph: {reason}") from error
 
 
-def _pt2(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
+def _names(policy: Player) -> tuple[list[str], list[str]]:
+    """Of inputs and outputs: a state's parts are ``state_...`` and ``next_state_...``."""
+    if not policy.recurrent:
+        return ["observation", *([MASK] if policy.spaces.masked else [])], ["action"]
+    parts = [f"state_{name}" for name in cast(Any, policy.actor).initial(1)]
+    return ["observation", "first", *parts], ["action", *(f"next_{part}" for part in parts)]
+
+
+def _pt2(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
     program = _program(policy)
     module = program.module()
     file = io.BytesIO()
     torch.export.save(program, file)
 
-    def act(*inputs: np.ndarray) -> np.ndarray:
+    def act(*inputs: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
-            return module(*map(torch.from_numpy, inputs)).numpy()
+            outputs = module(*map(torch.from_numpy, inputs))
+        return [x.numpy() for x in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
     return file.getvalue(), act
 
 
-def _onnx(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
+def _onnx(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
     import onnxruntime
 
-    inputs = ["observation", *([MASK] if policy.spaces.masked else [])]
+    inputs, outputs = _names(policy)
     with _quiet():
-        names: dict[str, Any] = {"input_names": inputs, "output_names": ["action"]}
+        names: dict[str, Any] = {"input_names": inputs, "output_names": outputs}
         made = torch.onnx.export(_program(policy), dynamo=True, verbose=False, **names)
     assert made is not None  # what dynamo=True promises
     content = _labelled(made.model_proto, policy).SerializeToString()
@@ -104,8 +133,8 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[..., np.ndarray]]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
 
-    def act(*given: np.ndarray) -> np.ndarray:
-        return session.run(["action"], dict(zip(inputs, given, strict=True)))[0]
+    def act(*given: np.ndarray) -> list[np.ndarray]:
+        return session.run(outputs, dict(zip(inputs, given, strict=True)))
 
     return content, act
 
@@ -139,25 +168,54 @@ def _labelled(model: Any, policy: Player) -> Any:
     return model
 
 
-def _compare(policy: Player, act: Callable[..., np.ndarray], format: str) -> None:
+def _compare(policy: Player, act: Callable[..., list[np.ndarray]], format: str) -> None:
     """Refuse an export that acts otherwise, on batches of several sizes."""
+    if policy.recurrent:
+        return _compare_in_sequence(cast(Any, policy), act, format)
     for size in (1, 3, _SAMPLES):
         observation, *mask = _inputs(policy, size)
         expected = policy.predict(observation, **({"mask": mask[0]} if mask else {}))
-        got = act(observation, *mask)
-        problem = ""
-        if expected.shape != got.shape:
-            problem = f"gives actions {got.shape}, predict {expected.shape}"
-        elif not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
-            worst = float(np.abs(expected.astype(np.float64) - got).max())
-            problem = f"differs from predict by {worst:.2g}, more than {TOLERANCE:g}"
-        if problem:
-            raise RuntimeError(f"the {format} export {problem}; nothing was written")
+        _require_equal(expected, act(observation, *mask)[0], format)
+
+
+def _compare_in_sequence(policy: Any, act: Callable[..., list[np.ndarray]], format: str) -> None:
+    """Step by step from the states of ``predict``, over ends of episodes: actions and states."""
+    held, rng = policy.state, np.random.default_rng(2)
+    try:
+        for size in (1, 3):
+            policy.reset()
+            state = [x.numpy() for x in policy.actor.initial(size).values()]
+            seen = _observations(policy, size * _STEPS).reshape(
+                _STEPS, size, *policy.spaces.obs_shape
+            )
+            for t in range(_STEPS):
+                first = (rng.random(size) < 0.05) | (t == 0)
+                got = act(seen[t], first, *(x.copy() for x in state))
+                expected = policy.predict(seen[t], first)
+                state = [x.cpu().numpy() for x in policy.state.values()]
+                for one, other in zip([expected, *state], got, strict=True):
+                    _require_equal(one, other, format)
+    finally:
+        policy.state = held
+
+
+def _require_equal(expected: np.ndarray, got: np.ndarray, format: str) -> None:
+    problem = ""
+    if expected.shape != got.shape:
+        problem = f"gives {got.shape}, predict {expected.shape}"
+    elif not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
+        worst = float(np.abs(expected.astype(np.float64) - got).max())
+        problem = f"differs from predict by {worst:.2g}, more than {TOLERANCE:g}"
+    if problem:
+        raise RuntimeError(f"the {format} export {problem}; nothing was written")
 
 
 def _inputs(policy: Player, size: int) -> tuple[np.ndarray, ...]:
-    """Random observations, and masks of which each allows something."""
+    """Random observations, and masks of which each allows something, or flags and a state."""
     seen = _observations(policy, size)
+    if policy.recurrent:
+        state = cast(Any, policy.actor).initial(size)
+        return seen, np.arange(size) == 0, *(x.cpu().numpy() for x in state.values())
     if not policy.spaces.masked:
         return (seen,)
     mask = np.random.default_rng(1).random((size, policy.spaces.action_dim)) < 0.5

@@ -37,7 +37,9 @@ def predict(
     Args:
         run: Run directory, or a policy or checkpoint file in it.
         obs: An observation, or a batch, as JSON.
-        npz: A file with observations (its key observations, or the only array); one line each.
+        npz: A file with observations (its key observations, or the only array); one line each. To
+            a policy with a memory they are one after the other, a new episode where its key first
+            is true.
         which: The final policy, or the best evaluated one.
     """
     if obs is not None and npz is not None:
@@ -46,8 +48,13 @@ def predict(
         given = parse_json(obs, "--obs")
         print_json({"action": _act(load_policy(run, which, env, recipe), given, "--obs")})
     elif npz is not None:
-        rows = _read_observations(npz)
-        for action in _act(load_policy(run, which, env, recipe), rows, str(npz)):
+        rows, first = _read_observations(npz)
+        policy = load_policy(run, which, env, recipe)
+        if policy.recurrent:
+            actions = _follow(policy, rows, first, str(npz))
+        else:
+            actions = _act(policy, rows, str(npz))
+        for action in actions:
             print_json({"action": action})
     else:
         _serve(load_policy(run, which, env, recipe))
@@ -64,8 +71,8 @@ def export(
 ) -> None:
     """Write a policy as one self-contained file, normalisation included.
 
-    Its input is observation (batch, ...), its output action. It is compared with predict before
-    it is written.
+    Its input is observation (batch, ...), its output action; a policy with a memory has its state
+    as inputs and outputs, too. It is compared with predict before it is written.
 
     Args:
         run: Run directory, or a policy or checkpoint file in it.
@@ -125,7 +132,22 @@ def _act(policy: Policy, given: Any, where: str) -> Any:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _read_observations(path: Path) -> Any:
+def _follow(policy: Policy, rows: Any, first: Any, where: str) -> list[Any]:
+    """The actions of a policy with a memory, one observation after the other."""
+    if len(first) != len(rows):
+        raise ValueError(f"{where}: {len(first)} flags in first, but {len(rows)} observations")
+    actions = []
+    for row, starts in zip(rows, first, strict=True):
+        if starts:
+            policy.reset()
+        actions.append(_act(policy, row, where))
+    return actions
+
+
+def _read_observations(path: Path) -> tuple[Any, Any]:
+    """Observations, and which of them are an episode's first: none, if the file does not say."""
+    import numpy as np
+
     from composerl.data.offline.formats import read_npz
 
     if not path.is_file():
@@ -135,4 +157,7 @@ def _read_observations(path: Path) -> Any:
     if key not in names:
         there = ", ".join(sorted(names)) or "nothing"
         raise ValueError(f"--npz {path} has no key observations; it has {there}")
-    return read_npz(path, (key,))[key]
+    found = read_npz(path, (key, "first"))
+    rows = found[key]
+    first = found["first"] if "first" in names else np.zeros(rows.shape[:1], bool)
+    return rows, first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -11,10 +12,12 @@ import torch
 
 import composerl
 from composerl import Policy
+from composerl.cli import main
 from composerl.envs.spaces import Spaces
 from composerl.modules import (
     categorical_actor,
     deterministic_actor,
+    dreamer_actor,
     fqf_network,
     gaussian_actor,
     iqn_network,
@@ -116,11 +119,90 @@ def test_the_check_looks_where_the_policy_is_not_saturated():
     assert normalised.std() == pytest.approx(1, abs=0.1)
 
 
-def test_a_policy_with_a_memory_is_refused(tmp_path):
-    policy, _ = make("gaussian")
-    policy.recurrent = True
-    with pytest.raises(ValueError, match="with a memory cannot be exported"):
-        policy.export(tmp_path / "a.onnx")
+REMEMBERING = {
+    "images": (Spaces(obs_shape=(1, 16, 16), obs_dtype="uint8", num_actions=3), False),
+    "floats": (BOX, False),
+    "pooled": (Spaces(obs_shape=(3, 16, 16), obs_dtype="uint8", num_actions=3), True),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_a_memory_goes_in_and_out(name, format, tmp_path):
+    """Over 200 steps with resets, each side with the state that it gave itself."""
+    spaces, pooled = REMEMBERING[name]
+    torch.manual_seed(0)
+    size = {"deter": 16, "hidden": 8, "latents": 3, "classes": 4, "units": 8, "layers": 1,
+            "depth": 2, "blocks": 2, "pooled": pooled}  # fmt: skip
+    actor = dreamer_actor(spaces, size)
+    with torch.no_grad():
+        actor.actor_network.head.last.weight.normal_()
+    policy = Policy(actor.eval(), None, spaces)
+    path = policy.export(tmp_path / f"policy.{format}", format)
+    assert policy.state is None
+    if format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [value.name for value in session.get_inputs()]
+        assert names == ["observation", "first", "state_deter", "state_stoch", "state_action"]
+        outs = [value.name for value in session.get_outputs()]
+        assert outs == ["action", "next_state_deter", "next_state_stoch", "next_state_action"]
+
+        def act(*given):
+            return session.run(None, dict(zip(names, given, strict=True)))
+    else:
+        module = torch.export.load(path).module()
+
+        def act(*given):
+            return [x.detach().numpy() for x in module(*map(torch.from_numpy, given))]
+
+    rng = np.random.default_rng(0)
+    state, actions = [x.numpy() for x in actor.initial(3).values()], []
+    for t in range(200):
+        seen = rng.normal(size=(3, *spaces.obs_shape)).astype(np.float32)
+        if spaces.obs_dtype == "uint8":
+            seen = rng.integers(256, size=seen.shape, dtype=np.uint8)
+        first = (rng.random(3) < 0.05) | (t == 0)
+        action, *state = act(seen, first, *state)
+        np.testing.assert_allclose(policy.predict(seen, first), action, rtol=1e-4, atol=1e-4)
+        actions.append(action)
+    assert np.std(actions) > 0
+
+
+def test_a_policy_that_draws_is_refused(tmp_path):
+    spaces = REMEMBERING["images"][0]
+    policy = Policy(dreamer_actor(spaces, "debug", sampled=True), None, spaces)
+    with pytest.raises(ValueError, match="draws its actions cannot be exported"):
+        policy.export(tmp_path / "policy.onnx")
+
+
+def test_predict_follows_a_file_in_sequence(tmp_path, capsys):
+    """One line for each observation; a memory starts anew where the file says first."""
+    spaces = REMEMBERING["images"][0]
+    torch.manual_seed(0)
+    actor = dreamer_actor(spaces, "debug")
+    with torch.no_grad():
+        actor.actor_network.head.last.weight.normal_(std=3.0)
+    policy = Policy(actor.eval(), None, spaces)
+    policy.save(tmp_path / "policy.safetensors")
+    rows = np.random.default_rng(0).integers(256, size=(30, 1, 16, 16), dtype=np.uint8)
+    rows[20:] = rows[:10]
+    first = np.arange(30) == 20
+    for flags in ({}, {"first": first}):
+        np.savez(tmp_path / "rows.npz", observations=rows, **flags)
+        main(["predict", str(tmp_path), "--npz", str(tmp_path / "rows.npz")])
+        lines = capsys.readouterr().out.splitlines()
+        found = [json.loads(line)["action"] for line in lines]
+        policy.reset()
+        starts = first if flags else np.zeros(30, bool)
+        assert found == [int(policy.predict(r, bool(f))) for r, f in zip(rows, starts, strict=True)]
+    assert found[20:] == found[:10]
+    assert len(set(found)) > 1
+    np.savez(tmp_path / "rows.npz", observations=rows, first=first[:5])
+    with pytest.raises(SystemExit):
+        main(["predict", str(tmp_path), "--npz", str(tmp_path / "rows.npz")])
+    assert "5 flags in first, but 30 observations" in capsys.readouterr().err
 
 
 def test_the_policy_itself_is_left_alone(tmp_path):
