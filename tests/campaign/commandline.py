@@ -19,6 +19,7 @@ from composerl.bookkeeping import blocks, trees
 from tests.recipes.harness import PRELOADED
 
 from . import __doc__ as description
+from .child import MEMORY
 from .datasets import datasets
 from .disks import disks
 from .flags import flags
@@ -79,6 +80,8 @@ def main(home: Path) -> int:
 
 def _prepare() -> None:
     """Import what recipes and commands do, and let small tensors go to blocks, too."""
+    # What asks for more, here or in a child, hurts nobody else.
+    resource.setrlimit(resource.RLIMIT_DATA, (2 * MEMORY, 2 * MEMORY))
     resource_tracker.ensure_running()  # one for all children
     for name in (*PRELOADED, "matplotlib.pyplot", "composerl.analysis.report", "jinja2"):
         with suppress(ImportError):

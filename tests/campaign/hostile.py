@@ -203,13 +203,16 @@ def _more(path: Path, run: Path, elsewhere: Path, rng: random.Random) -> str:
                        "conftest.py", "checkpoints/.zzzzzzzz.tmp/x", ".owner.lock"))  # fmt: skip
     path = run / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    newest = checkpoints(run)
-    path.write_bytes(newest[0].read_bytes() if newest and rng.random() < 0.5 else b"\x00x")
+    newest = [path for path in files(run) if path.name.startswith("step-")]
+    path.write_bytes(newest[-1].read_bytes() if newest and rng.random() < 0.5 else b"\x00x")
     return f"there is {name!r}"
 
 
 def _renew(run: Path) -> str:
     """A manifest of what there is now, as anybody can make it."""
+    held = {path.name: path.stat().st_size for path in files(run)}
+    if "config.yaml" not in held or max(held.values()) > 1 << 30:
+        return "no new manifest"
     try:
         config = yaml.safe_load((run / "config.yaml").read_text())
         manifest.write_manifest(run, config if isinstance(config, dict) else {})
