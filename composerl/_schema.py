@@ -1,7 +1,7 @@
 """What the values of somebody's file must be, told where they enter."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 __all__ = ["Kinds", "imported", "number", "short", "typed"]
@@ -41,5 +41,13 @@ def imported(*values: Any) -> bool:
     ``module:id`` would import it, which a file may not; nor may it in a keyword argument: there
     are environments that make another by its id.
     """
-    named = [value for value in values if isinstance(value, str) and ":" in value]
-    return {text.split(":")[0] for text in named} <= sys.modules.keys()
+    return {text.split(":")[0] for text in _texts(values) if ":" in text} <= sys.modules.keys()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All text in a value, in lists and mappings too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from _texts(below)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 
 from composerl.bookkeeping import blocks, checkpoint, trees
 from composerl.bookkeeping.machine import restore_rng, rng_state
@@ -375,3 +375,16 @@ def test_policies_hold_everything_themselves(tmp_path, small_blocks):
     save_tree(tmp_path / "a", "policy", {"w": torch.ones(2000)})
     assert os.listdir(tmp_path) == ["a"]
     assert load_tree(tmp_path / "a", "policy")["w"].sum() == 2000
+
+
+def test_tensors_made_for_the_state_alone_are_told_apart(tmp_path):
+    """A lazy stack makes its tensors when it is asked: one may lie where the last one lay."""
+    rows = blocks.LARGE // 4
+    stacks = {
+        i: lazy_stack([TensorDict({"x": torch.full((rows,), float(i))}) for _ in range(2)])
+        for i in range(4)
+    }
+    for _ in range(2):  # the second time all blocks are there, and nobody holds what they are of
+        save_tree(tmp_path / "a", "checkpoint", stacks)
+    back = load_tree(tmp_path / "a", "checkpoint")
+    assert [back[i]["x"].unique().tolist() for i in range(4)] == [[0.0], [1.0], [2.0], [3.0]]

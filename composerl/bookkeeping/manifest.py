@@ -116,7 +116,7 @@ def _cpu() -> str:
 
 
 def _inputs(config: dict[str, Any]) -> dict[str, str]:
-    files = {str(config[key]): input_file(config[key]) for key in INPUTS if key in config}
+    files = {str(config[key]): input_file(config[key]) for key in INPUTS if config.get(key)}
     return {named: digest(file) for named, file in files.items() if file is not None}
 
 

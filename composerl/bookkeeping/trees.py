@@ -134,6 +134,7 @@ def _encode(tree: Any, blocks: Blocks | None) -> tuple[Any, dict[str, Tensor], l
     names: list[str] = []
     seen: dict[Any, dict[str, Any]] = {}
     used: set[int] = set()
+    made: list[Any] = []
 
     def store(tensor: Tensor) -> dict[str, Any]:
         if tensor.dtype == torch.bool:
@@ -169,7 +170,9 @@ def _encode(tree: Any, blocks: Blocks | None) -> tuple[Any, dict[str, Tensor], l
                 return {"!state": [pairs, encode(dict(about))]}
             return pairs
         if isinstance(node, TensorDictBase):
-            return {"!tensordict": encode(node.state_dict())}
+            # Some make tensors for it: none may lie where `seen` knows another one.
+            made.append(node.state_dict())
+            return {"!tensordict": encode(made[-1])}
         if isinstance(node, torch.Size):
             return {"!size": list(node)}
         if isinstance(node, torch.device):

@@ -265,6 +265,27 @@ def test_datasets(cli, tmp_path, name):
         read_dataset(tmp_path / name)
 
 
+def test_arrays_are_read_only_where_there_is_memory_for_them(tmp_path, monkeypatch):
+    """What is free counts: four arrays of a quarter each do not fit beside something else."""
+    from composerl.data.offline import room
+
+    np.savez_compressed(tmp_path / "a.npz", **arrays(100_000))
+    monkeypatch.setattr(room, "_memory", lambda: 2_000_000)
+    with pytest.raises(ValueError, match=r"than fit into memory, 2000000 bytes"):
+        read_dataset(tmp_path / "a.npz")
+    monkeypatch.undo()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < room._memory() < total
+
+
+def test_modules_are_found_wherever_an_argument_names_them():
+    from composerl._schema import imported
+
+    assert imported("Pendulum-v1", "json:x", {"a": ["json:x", 5]})
+    for value in ("evil:x", ["evil:x"], {"inner": {"id": "evil:x"}}, [{"a": ("evil:x",)}]):
+        assert not imported("Pendulum-v1", value)
+
+
 def test_a_compressed_dataset_may_be_larger_than_its_file(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", **arrays(100_000))
     assert len(read_dataset(tmp_path / "a.npz")) == 99_999 + 1

@@ -3,6 +3,7 @@
 import math
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ def require_room(size: int, path: Path, what: str) -> None:
 
 
 def _memory() -> int:
+    """What there is of it, where the system says so; else all."""
+    with suppress(OSError, KeyError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        told = dict(line.split(":") for line in file)
+        return int(told["MemAvailable"].split()[0]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows does not say
