@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import random
 import resource
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import resource_tracker
@@ -51,6 +53,7 @@ def main(home: Path) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CAMPAIGNS)}")
     parser.add_argument("--count", type=int, default=SHORT, help="tries of each")
     parser.add_argument("--start", type=int, default=0, help="the first one's number")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="for each, at most")
     parser.add_argument("--seed", type=int, default=0, help="of what is tried")
     parser.add_argument(
         "--every", action="store_true", help="tell of each try, not of defects alone"
@@ -62,8 +65,8 @@ def main(home: Path) -> int:
     table, console = Table(), Console(width=160, highlight=False)
     material = Material(home / "material")
     for name in args.names or CAMPAIGNS:
-        number = args.start
-        while table.tried(name) < args.count:
+        number, end = args.start, time.monotonic() + 60 * args.minutes
+        while table.tried(name) < args.count and time.monotonic() < end:
             before = _seconds()
             one = _try(name, material, home / "try", args.seed, number)
             table.add(name, one, _seconds() - before)
