@@ -28,6 +28,8 @@ COMMANDS: dict[str, list[str]] = LOOKS | {
     "resume": ["run", "RECIPE", "--out", "run", "--resume"],
     "predict": ["predict", "run"],
     "export": ["export", "run", "-o", "policy.onnx"],
+    "bisect": ["bisect", "run", "run"],
+    "verify a part": ["verify", "run", "--replay-from", "last"],
     "verify all": ["verify", "run", "--replay"],
 }
 _RARE = ("export", "verify all", "plot")
@@ -40,6 +42,8 @@ _READ: dict[str, tuple[str, ...]] = {
     "export": ("policy",),
     "replay": ("step-", "blocks"),
     "resume": ("step-", "step-", "step-", *_TEXTS, "blocks", ".owner", "best"),
+    "bisect": ("step-", "step-", *_TEXTS, "blocks"),
+    "verify a part": ("step-", "step-", "metrics", "config", "blocks"),
     "verify": ("manifest", *_TEXTS, "policy", "best"),
 }
 

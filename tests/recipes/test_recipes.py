@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from recipes.harness import (
 )
 
 import composerl
+from composerl.analysis.verification import verify_run
 from composerl.config import config_from_yaml
 
 NEEDS = {"dreamer_breakout": "ale_py"}
@@ -107,6 +109,13 @@ def test_policy_from_the_run_directory_alone(path, finished):
     np.testing.assert_array_equal(from_checkpoint.predict(obs), batch)
     best = composerl.load(run, which="best").evaluate(episodes=2, seed=0)
     assert best.mean == summary(run)["best"]["return"]
+
+
+@every_recipe
+def test_verifies_wherever_it_is_copied_to(path, finished, tmp_path):
+    copy = shutil.copytree(finished(path), tmp_path / "copy")
+    claims = list(verify_run(copy, composerl.load))
+    assert [claim.verdict for claim in claims] == ["verified"] * 3, claims
 
 
 @every_recipe
