@@ -16,14 +16,13 @@ if TYPE_CHECKING:
         wait_passively,
     )
     from composerl.config.kinds import (
-        DatasetConfig,
-        OfflineConfig,
         OffPolicyConfig,
         OnPolicyConfig,
         SizeName,
         ValueConfig,
         WorldModelConfig,
     )
+    from composerl.config.offline import DatasetConfig, OfflineConfig
     from composerl.config.place import check_place, check_run, require_recipe
     from composerl.config.rules import (
         Count,
