@@ -9,7 +9,7 @@ import numpy as np
 from composerl.analysis.curves import AXES, COLOURS, LABELS, Curve, panels_of
 from composerl.analysis.groups import Group
 
-__all__ = ["MOST", "axes_of", "charts_of", "colours_of"]
+__all__ = ["MOST", "axes_of", "charts_of", "styles_of"]
 
 #: Points of a line on the page; of longer ones some are left out, evenly.
 MOST = 500
@@ -21,10 +21,16 @@ def axes_of(groups: Sequence[Group]) -> list[str]:
     return [axis for axis in AXES if axis != "updates" or counted]
 
 
-def colours_of(groups: Sequence[Group]) -> dict[str, str]:
-    """Of each group's name, the same in all charts."""
+def styles_of(groups: Sequence[Group]) -> dict[str, dict[str, str]]:
+    """Colour and dashes of each group's line by its name, the same in all charts."""
     names = dict.fromkeys(group.name for group in groups)
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    return {
+        name: {
+            "colour": COLOURS[i % len(COLOURS)],
+            "line": ("solid", "dashed", "dotted")[i // len(COLOURS) % 3],
+        }
+        for i, name in enumerate(names)
+    }
 
 
 def charts_of(groups: Sequence[Group], key: str) -> list[dict[str, Any]]:

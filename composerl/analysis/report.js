@@ -1,7 +1,7 @@
 // The charts of a report: drawn as SVG, read by pointer or arrow keys, switched by the boxes above.
 "use strict";
 (() => {
-  const { charts, colours } = JSON.parse(document.getElementById("numbers").textContent);
+  const { charts, styles } = JSON.parse(document.getElementById("numbers").textContent);
   const figures = [...document.querySelectorAll("figure[data-chart]")];
   const hidden = new Set();
   let axis = "steps";
@@ -80,14 +80,16 @@
     add(svg, "text", { x: center, y: height - 5, class: "middle" }, unit);
     const turned = `translate(12 ${(top + height - bottom) / 2}) rotate(-90)`;
     add(svg, "text", { transform: turned, class: "middle" }, chart.label);
-    for (const curve of curves) line(svg, curve, x, y);
+    for (const curve of curves) drawCurve(svg, curve, x, y);
     figure.view = { x, y, unit, width, height, top, bottom, at: null };
   }
 
-  function line(svg, curve, x, y) {
-    const colour = colours[curve.group], several = curve.runs.length > 1;
+  function drawCurve(svg, curve, x, y) {
+    const { colour, line } = styles[curve.group], several = curve.runs.length > 1;
+    const dashes = { solid: "none", dashed: "7 4", dotted: "2 3" }[line];
     const places = (xs, ys) =>
-      pieces(xs.length, (i) => ys[i] !== null).map((piece) => piece.map((i) => [x(xs[i]), y(ys[i])]));
+      pieces(xs.length, (i) => ys[i] !== null)
+        .map((piece) => piece.map((i) => [x(xs[i]), y(ys[i])]));
     if (several) {
       for (const piece of pieces(curve.x.length, (i) => curve.low[i] !== null)) {
         const high = piece.map((i) => [x(curve.x[i]), y(curve.high[i])]);
@@ -99,7 +101,8 @@
           add(svg, "path", { class: "run", stroke: colour, d: path(points) });
     }
     for (const points of places(curve.x, curve.middle)) {
-      add(svg, "path", { class: "curve", stroke: colour, d: path(points) });
+      const how = { stroke: colour, "stroke-dasharray": dashes };
+      add(svg, "path", { class: "curve", ...how, d: path(points) });
       if (points.length === 1) // a line needs two to be seen
         add(svg, "circle", { cx: points[0][0], cy: points[0][1], r: 4, fill: colour });
     }
@@ -123,7 +126,7 @@
     for (const curve of curves) {
       const away = (i) => Math.abs(curve.x[i] - place);
       const near = curve.x.reduce((a, _, i) => (away(i) < away(a) ? i : a), 0);
-      const value = curve.middle[near], low = curve.low[near], fill = colours[curve.group];
+      const value = curve.middle[near], low = curve.low[near], fill = styles[curve.group].colour;
       if (value === null || Math.abs(x(curve.x[near]) - x(place)) > width / 20) continue;
       add(svg, "circle", { class: "mark", cx: x(curve.x[near]), cy: y(value), r: 4, fill });
       const row = document.createElement("span");

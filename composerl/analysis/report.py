@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from composerl._files import inside, open_plain
 from composerl.analysis.curves import legend_of, panels_of
 from composerl.analysis.groups import Group, group_runs
-from composerl.analysis.interactive import MOST, axes_of, charts_of, colours_of
+from composerl.analysis.interactive import MOST, axes_of, charts_of, styles_of
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import iqm, run_interval
 
@@ -37,7 +37,7 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
         runs=len(runs),
         envs=list(dict.fromkeys(str(run.env) for run in runs)),
         axes=axes_of(groups),
-        colours=colours_of(groups),
+        styles=styles_of(groups),
         charts=charts,
         details=details,
         legend=legend_of(curves),
