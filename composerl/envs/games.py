@@ -1,4 +1,4 @@
-"""Games whose frames need preparation: Atari as in the papers, MinAtar as an image."""
+"""Games whose frames need preparation: Atari as in the papers, MinAtar and Crafter as images."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,11 +12,11 @@ from composerl.envs.arguments import make_with
 __all__ = ["PREFIXES", "open_game"]
 
 #: Ids that start so are opened here.
-PREFIXES = ("ALE/", "MinAtar/")
+PREFIXES = ("ALE/", "MinAtar/", "Crafter/")
 
 
 def open_game(name: str, **kwargs: Any) -> gym.Env:
-    """An Atari or MinAtar game with observations ``(channels, height, width)``, uint8.
+    """An Atari, MinAtar or Crafter game with observations ``(channels, height, width)``, uint8.
 
     ``ALE/...`` (extra ``atari``): the usual preparation of DQN and its successors, which the
     ``-v5`` ids leave out: up to 30 idle steps at the start, each action for 4 frames, of which
@@ -24,6 +24,9 @@ def open_game(name: str, **kwargs: Any) -> gym.Env:
 
     ``MinAtar/...`` (extra ``minatar``): the planes come first, as 0 and 255. Of the arguments
     below it takes ``limit`` (10,000: MinAtar itself has none, and a policy may wait for ever).
+
+    ``Crafter/Reward-v1`` and ``Crafter/NoReward-v1`` (extra ``crafter``): in colour. They take
+    ``size`` (64) and ``limit`` (10,000).
 
     Keyword Args:
         size: pixels a side (84).
@@ -46,7 +49,8 @@ def open_game(name: str, **kwargs: Any) -> gym.Env:
         fits, expected = _SETTINGS[key]
         if not fits(value):
             raise ValueError(f"environment {name!r}: {key} must be {expected}, got {value!r}")
-    return (_open_atari if name.startswith("ALE/") else _open_minatar)(name, settings, kwargs)
+    opened = {"ALE": _open_atari, "MinAtar": _open_minatar, "Crafter": _open_crafter}
+    return opened[name.partition("/")[0]](name, settings, kwargs)
 
 
 # Whether a value fits, and what it must be. True is an int for Python, but no number here.
@@ -91,6 +95,19 @@ def _open_minatar(name: str, settings: dict[str, Any], options: dict[str, Any]) 
     game = _MinAtar(make_with(partial(gym.make, name), name, options, ["limit"]))
     game.metadata = {"render_modes": []}  # its rgb_array asks for seaborn
     return gym.wrappers.TimeLimit(game, settings.get("limit", 10_000))
+
+
+def _open_crafter(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
+    from composerl.envs.crafter import Crafter
+
+    known = {"Crafter/Reward-v1": True, "Crafter/NoReward-v1": False}
+    if name not in known:
+        raise ValueError(f"environment {name!r} is unknown; there are {' and '.join(known)}")
+    if other := [key for key in settings if key not in ("size", "limit")]:
+        raise ValueError(
+            f"environment {name!r} does not take {', '.join(other)}; it takes size and limit"
+        )
+    return make_with(partial(Crafter, known[name], **settings), name, options, _SETTINGS)
 
 
 class _MinAtar(gym.ObservationWrapper):

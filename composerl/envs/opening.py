@@ -51,7 +51,7 @@ def _lacks(env: str, error: Exception) -> str:
     known = gym.registry.get(env)
     if str(known and known.entry_point).startswith("gymnasium.envs.mujoco"):
         return "needs MuJoCo, which is not installed; pip install 'composerl[mujoco]'"
-    game = {"MinAtar": "minatar", "ALE": "atari"}.get(env.partition("/")[0])
+    game = {"MinAtar": "minatar", "ALE": "atari", "Crafter": "crafter"}.get(env.partition("/")[0])
     hint = f"; pip install 'composerl[{game}]'" if game else ""
     return f"needs a package that is not installed: {cause}{hint}"
 

@@ -33,7 +33,7 @@ SLEEPY = Path(__file__).with_name("sleepy.py")
 #: What harness.SMALL would change, as the recipe has it; and no need to wait.
 SLEEPY_SMALL = {"log_every": 5, "eval_every": 50, "save_every": 10, "pause": 0.0}
 PATHS = {path.stem: path for path in RECIPES}
-NEEDS = {"dreamer_breakout": "ale_py"}
+NEEDS = {"dreamer_breakout": "ale_py", "dreamer_crafter": "crafter"}
 
 
 @pytest.fixture(scope="module")

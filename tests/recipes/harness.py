@@ -33,7 +33,8 @@ SMALL: dict[str, Any] = {
 
 #: Environments that are small too: an untrained policy plays Breakout until it is cut.
 GAMES = {
-    "dreamer_breakout": {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 30}
+    "dreamer_breakout": {"size": 64, "stack": 1, "colour": True, "life_loss": True, "limit": 30},
+    "dreamer_crafter": {"size": 32, "limit": 15},
 }
 
 #: What recipes import, and what TorchRL and gymnasium import when first used: once, in the server

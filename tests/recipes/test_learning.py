@@ -63,7 +63,7 @@ def solved_at(run, goal):
 
 
 def test_every_recipe_has_a_goal():
-    assert set(PATHS) == {*GOALS, "dreamer_breakout"}
+    assert set(PATHS) == {*GOALS, "dreamer_breakout", "dreamer_crafter"}
 
 
 @pytest.mark.parametrize("seed", range(5))

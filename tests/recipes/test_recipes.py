@@ -26,7 +26,7 @@ import composerl
 from composerl.analysis.verification import verify_run
 from composerl.config import config_from_yaml
 
-NEEDS = {"dreamer_breakout": "ale_py"}
+NEEDS = {"dreamer_breakout": "ale_py", "dreamer_crafter": "crafter"}
 
 
 def _param(path):
@@ -39,8 +39,8 @@ every_recipe = pytest.mark.parametrize("path", [_param(path) for path in RECIPES
 
 #: Made of blocks that a sibling is killed with at all points: at one of them suffices.
 SIBLINGS = {
-    "bc_pendulum", "cql_cartpole", "dreamer_breakout", "dreamer_pendulum", "ppo_cartpole",
-    "sac_pendulum", "td3bc_pendulum",
+    "bc_pendulum", "cql_cartpole", "dreamer_breakout", "dreamer_crafter", "dreamer_pendulum",
+    "ppo_cartpole", "sac_pendulum", "td3bc_pendulum",
 }  # fmt: skip
 KILLS = ("checkpoint:2", "update:5", "update:33", "rename:1", "row:5")
 every_kill = pytest.mark.parametrize(

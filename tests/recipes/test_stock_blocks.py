@@ -46,7 +46,7 @@ from composerl.envs import make_env
 
 PATHS = {path.stem: path for path in RECIPES}
 #: Recipes that are dreamer_catch with other defaults.
-DEFAULTS = ["dreamer_breakout", "dreamer_pendulum"]
+DEFAULTS = ["dreamer_breakout", "dreamer_crafter", "dreamer_pendulum"]
 SIZES = {"steps": 40, "save_every": 10, "eval_every": 40}
 
 #: What is replaced by what, in any of the recipes where it occurs.
@@ -99,8 +99,9 @@ COLLECTOR = [
 
 
 def _param(name):
-    absent = name == "dreamer_breakout" and find_spec("ale_py") is None
-    return pytest.param(name, marks=pytest.mark.skipif(absent, reason="needs ale_py"))
+    needed = {"dreamer_breakout": "ale_py", "dreamer_crafter": "crafter"}.get(name, "torch")
+    absent = find_spec(needed) is None
+    return pytest.param(name, marks=pytest.mark.skipif(absent, reason=f"needs {needed}"))
 
 
 def having(*parts):

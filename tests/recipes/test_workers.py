@@ -13,7 +13,7 @@ PATHS = {
     path.stem: path
     for path in RECIPES
     if "workers" in load_recipe(path).Config.__dataclass_fields__
-    and path.stem not in ("dreamer_breakout", "dreamer_pendulum")  # dreamer_catch, as it is
+    and path.stem not in ("dreamer_breakout", "dreamer_crafter", "dreamer_pendulum")
 }
 
 

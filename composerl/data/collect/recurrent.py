@@ -151,6 +151,7 @@ class RecordCollector(VectorCollector):
                 terminal[i, t] = ended or info.get("life_loss", False)
                 if ended or cut:
                     over.append(i)
+                    self._finished.judge(info)
             obs[:, t] = live.obs
             self._rest_unseen = not any(self._asking.elsewhere)  # so far as can be known here
             for i in over:
