@@ -31,7 +31,6 @@ class Config(catch.Config):  # type: ignore[name-defined]  # a recipe is loaded 
     lr: NonNegative = 3e-4
     lr_warmup: Whole = 500
     horizon: Count = 15
-    sampled: bool = True
 
 
 if __name__ == "__main__":

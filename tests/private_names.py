@@ -40,6 +40,13 @@ PRIVATE = (
         "let FusedAdam be torch.optim.Adam(fused=True), whose state is the same",
     ),
     Private(
+        "crafter.Env",
+        ("_balance_chunk", "_episode", "_seed", "_world"),
+        ("envs.crafter",),
+        "episodes that depend on their seed alone: the game draws by the order of sets",
+        "leave the game as it is; its episodes then differ from process to process",
+    ),
+    Private(
         "torch.Tensor",
         ("_base",),
         ("optim.adam",),

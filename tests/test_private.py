@@ -62,6 +62,19 @@ def fused_adam():
     assert torch.allclose(m, torch.tensor(0.05))
 
 
+def crafter_game():
+    crafter = pytest.importorskip("crafter")
+    env, seen = crafter.Env(seed=5), []
+    env._balance_chunk = lambda chunk, things: seen.append(list(things))
+    first = env.reset()
+    env._seed, env._episode = 5, 0
+    assert (env.reset() == first).all()
+    for _ in range(10):
+        env.step(0)
+    assert {id(x) for things in seen for x in things} <= {id(x) for x in env._world.objects}
+    assert sum(map(len, seen)) > 1
+
+
 def views_know_their_base():
     whole = torch.zeros(2)
     with torch.no_grad():
@@ -273,7 +286,7 @@ def wandb_run():
 
 
 CANARIES = [
-    foreach, fused_adam, views_know_their_base, categorical_knows_whether_it_checks,
+    foreach, fused_adam, crafter_game, views_know_their_base, categorical_knows_whether_it_checks,
     categorical_is_made_of_these, dynamo,
     inductor, module, new_unsafe, metadata, tensordict_module, loss,
     target_updates, environment, gym_wrapper, transform, collector, storage, prioritized,

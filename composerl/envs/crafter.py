@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import crafter
 import gymnasium as gym
 import numpy as np
 
@@ -31,7 +30,10 @@ class Crafter(gym.Env):
         limit: int = 10_000,
         render_mode: str | None = None,
     ) -> None:
-        self._game = _Ordered(size=(size, size), reward=reward, length=limit, seed=0)
+        import crafter
+
+        self._game = crafter.Env(size=(size, size), reward=reward, length=limit, seed=0)
+        self._unordered, self._game._balance_chunk = self._game._balance_chunk, self._balance
         self.observation_space = gym.spaces.Box(0, 255, (3, size, size), np.uint8)
         self.action_space = gym.spaces.Discrete(len(self._game.action_names))
         self.render_mode = render_mode
@@ -41,7 +43,7 @@ class Crafter(gym.Env):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode in a world that depends on the seed, or on those drawn before."""
         super().reset(seed=seed)
-        self._game.begin_with(int(self.np_random.integers(2**31 - 1)))
+        self._game._seed, self._game._episode = int(self.np_random.integers(2**31 - 1)), 0
         return self._seen(self._game.reset()), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -59,18 +61,11 @@ class Crafter(gym.Env):
     def _seen(image: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(image.transpose(2, 0, 1))
 
+    def _balance(self, chunk: Any, things: Any) -> None:
+        """What the game does to the creatures of a region, in the order of their coming.
 
-class _Ordered(crafter.Env):
-    """The game, whose creatures of a region come in the order in which they came into the world.
-
-    It keeps them in sets, whose order differs from process to process, and draws by it which of
-    them vanish.
-    """
-
-    def begin_with(self, seed: int) -> None:
-        """The seed of the next episode."""
-        self._seed, self._episode = seed, 0
-
-    def _balance_chunk(self, chunk: Any, objs: Any) -> None:
-        order = {id(thing): number for number, thing in enumerate(self._world.objects)}
-        super()._balance_chunk(chunk, sorted(objs, key=lambda thing: order[id(thing)]))
+        It keeps them in sets, whose order differs from process to process, and draws by it which
+        of them vanish.
+        """
+        order = {id(thing): number for number, thing in enumerate(self._game._world.objects)}
+        self._unordered(chunk, sorted(things, key=lambda thing: order[id(thing)]))

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from composerl.envs.arguments import make_with
+from composerl.envs.crafter import Crafter
 
 __all__ = ["PREFIXES", "open_game"]
 
@@ -98,8 +99,6 @@ def _open_minatar(name: str, settings: dict[str, Any], options: dict[str, Any]) 
 
 
 def _open_crafter(name: str, settings: dict[str, Any], options: dict[str, Any]) -> gym.Env:
-    from composerl.envs.crafter import Crafter
-
     known = {"Crafter/Reward-v1": True, "Crafter/NoReward-v1": False}
     if name not in known:
         raise ValueError(f"environment {name!r} is unknown; there are {' and '.join(known)}")
