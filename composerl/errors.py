@@ -90,6 +90,13 @@ _REQUIRED = re.compile(
 _WORDS = {
     r"invalid literal for int\(\) with base 10: ": "expected a whole number, got ",
     r"could not convert string to float: ": "expected a number, got ",
+    r"Missing value for argument '(\S+)'\. Expected 1 values": r"\1 needs a value",
+    r"Missing value for argument '(\S+)'\. Expected (\d+) values": r"\1 needs \2 values",
+    r"invalid choice ('.*') for argument '(\S+)'\. Expected one of \((.*)\)": (
+        r"\2 must be one of \3, got \1"
+    ),
+    r"Could not find valid parse for arguments: \[(.*)\]": r"cannot be \1",
+    r"Unrecognized options: (.*)": r"nothing takes the words \1",
     r"no type matching (.*) could be instantiated from \[(.*)\]": r"expected \1, got \2",
 }
 

@@ -101,6 +101,7 @@ def _dispatch(words: list[str]) -> None:
     flags: list[str] = []
     if first in WITH_FLAGS and rest[:1] not in ([], ["--help"], ["-h"]):
         rest, flags = recipes.split_flags(rest, **WITH_FLAGS[first])
+    _check_flags(command, rest)
     with plain_errors():
         action = tyro.cli(_later(command), prog=f"composerl {name}", args=rest)
     then = action()
@@ -112,6 +113,18 @@ def _find(commands: dict[str, Any], name: str) -> Any:
     if name not in commands:
         raise ValueError(f"there is no command {name!r}: {suggest(name, {*commands})}")
     return commands[name]
+
+
+def _check_flags(command: Callable[..., Any], words: list[str]) -> None:
+    """Refuse a flag that a command does not have, and say what is near."""
+    parameters = inspect.signature(command).parameters.values()
+    known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
+        name = flag[2:].replace("-", "_").removeprefix("no_")
+        if name not in known | {"help"} and not name.startswith("tyro_"):
+            raise ValueError(
+                f"unknown flag {flag}: {suggest(name, known, flags=True)} (--help lists all)"
+            )
 
 
 def _later(command: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

@@ -179,7 +179,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["evalute", "RUN"], "there is no command 'evalute': did you mean evaluate?"),
         (["evaluate"], "give one run directory or more"),
         (["predict", "RUNS"], "holds 2 runs, name one of them: RUN, "),
-        (["plot", "RUN", "--x", "foo"], "invalid choice 'foo'"),
+        (["plot", "RUN", "--x", "foo"], "--x must be one of 'steps', 'updates', 'time', got 'foo'"),
         (["run", "iql_pendulum", "--steps", "1e5x"], "--steps: expected a whole number, got"),
         (["run", "iql_pendulum", "--steps", "1.5"], "--steps: expected a whole number, got '1.5'"),
         (["run", "iql_pendulum", "--lr", "much"], "--lr: expected a number, got 'much'"),

@@ -42,6 +42,9 @@ def test_help_calls_words_by_their_names(cli):
         (["--lr=-1"], "--lr must be at least 0, got -1.0"),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--hidden", "8", "0"], "each of --hidden must be at least 1, got 0"),
+        (["--seed"], "--seed needs a value"),
+        (["--compile", "maybe"], "--compile must be one of 'auto', 'on', 'off', got 'maybe'"),
+        (["5"], "nothing takes the words 5"),
         (["--hidden"], "--hidden needs one value or more, separated by spaces"),
         (["--hidden", "--seed", "1"], "--hidden needs one value or more, separated by spaces"),
     ],
@@ -49,6 +52,13 @@ def test_help_calls_words_by_their_names(cli):
 def test_values_are_refused_by_their_flag(cli, flags, told):
     result = cli("run", "iql_pendulum", *flags)
     assert (result.code, result.err) == (2, f"error: {told}\n")
+
+
+def test_an_unknown_flag_of_a_command_is_told_with_what_is_near(cli):
+    told = "unknown flag --epsodes: did you mean --episodes? (--help lists all)"
+    assert cli("evaluate", "--epsodes", "3", "x").err == f"error: {told}\n"
+    assert "unknown flag --fast: known are --" in cli("compare", "a", "b", "--fast").err
+    assert "--seeds: cannot be 'a'" in cli("run", "ppo_cartpole", "--seeds", "a").err
 
 
 def test_from_python_by_their_field():
