@@ -8,6 +8,7 @@ import math
 import random
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,6 +73,7 @@ def main(home: Path) -> int:
             table.add(name, one, _seconds() - before)
             if args.every or one.how in DEFECTS:
                 console.print(f"{name} {number}: {one.how}: {one.what}\n{one.why}", markup=False)
+                sys.stdout.flush()  # it may be long to the end, and looked at before
             number += 1
     head, *rows = table.rows()
     grid = Grid(*head)
