@@ -77,7 +77,9 @@ def _look(material: Material, rng: random.Random, place: Path, alone: bool) -> T
         and ended.how == "fine"
         and _result(ended, place) != _expected(material, recipe, name, place)
     ):
-        return Try(what, "difference", ended.out)
+        # Who takes an older checkpoint's replay buffer instead says so.
+        told = name == "replay" and "instead of it" in ended.err
+        return Try(what, "told" if told else "difference", ended.out + ended.why)
     return Try(what, ended.how, ended.why)
 
 
