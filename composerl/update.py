@@ -12,6 +12,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
 from composerl._private import unchecked_tensordict
+from composerl.optim import inductor
 from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.by_name import (
     check_ownership,
@@ -48,6 +49,7 @@ class Update:
         compile: run the whole update as one compiled graph; the same numbers to rounding. Adam
             and AdamW are part of the graph, other optimizers step right after it. A recipe asks
             ``run.compiles`` whether it pays; ``"on"`` compiles, ``"off"`` and ``"auto"`` do not.
+            A loss that has ``compile_parts`` (Dreamer's) is asked to compile these instead.
             Batches smaller than the largest so far, as the last of an epoch, are not worth a
             second graph: they are computed eagerly.
 
@@ -115,7 +117,10 @@ class Update:
             self._copied.append([pair for pair in pairs if not pair[1].requires_grad])
         self._tau = tau
         self._graph: GraphStep | None = None
-        if compile in (True, "on"):
+        if compile in (True, "on") and hasattr(loss, "compile_parts"):
+            inductor.prepare()
+            loss.compile_parts()
+        elif compile in (True, "on"):
             self._graph = GraphStep(
                 loss, self._parameters, self._turns, self.optimizers, max_grad_norm,
                 self._move_targets,

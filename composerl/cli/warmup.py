@@ -33,7 +33,7 @@ def warmup(name: Positional[str | None] = None) -> Callable[[list[str]], None]:
         for each in [name] if name else [*catalogue()]:
             module = load_recipe(each)
             if name is None and issubclass(module.Config, WorldModelConfig):
-                continue  # its scan, unrolled, takes longer to compile than a run to train
+                continue  # its dozen graphs gain least, and take longest to compile
             config = parse(module.Config, flags, prog=f"composerl warmup {each}")
             recipe = find_recipe(each).stem
             with tempfile.TemporaryDirectory() as place:

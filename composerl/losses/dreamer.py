@@ -118,11 +118,11 @@ class DreamerLoss(WorldModelLoss):
         shape = fit.reward.shape
         features, policies, actions = self._imagine(fit.latent)
         with torch.no_grad():
-            reward = two_hot_mean(self.world_network.reward_head(features[1:]), self.bins)
-            continues = self.world_network.continue_head(features[1:]).squeeze(-1).sigmoid()
-            average = two_hot_mean(self.target_value_network(features[:-1]), self.bins)
+            reward = two_hot_mean(self._part("reward_head")(features[1:]), self.bins)
+            continues = self._part("continue_head")(features[1:]).squeeze(-1).sigmoid()
+            average = two_hot_mean(self._part("target_value_network")(features[:-1]), self.bins)
             last = two_hot_mean(self.value_network(features[-1:]), self.bins)
-        logits = self.value_network(features[:-1])
+        logits = self._part("value_network")(features[:-1])
         value = torch.cat([two_hot_mean(logits.detach(), self.bins), last])
         returns = lambda_return(reward, continues, value, self.lmbda)
         started = (~fit.terminal).to(value.dtype).view(1, -1)
@@ -148,6 +148,11 @@ class DreamerLoss(WorldModelLoss):
         fit.rows["return_range"] = self.return_range.expand(shape)
         return self._reduced(fit.batch, fit.mask, fit.rows)
 
+    def compile_parts(self) -> None:
+        super().compile_parts()
+        for name in ("actor_network", "value_network", "target_value_network"):
+            self._compiled[name] = torch.compile(getattr(self, name), dynamic=False)
+
     def _imagine(self, latent: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Features ``(H + 1, n, f)``, the policy's distributions and actions, both ``(H, n, ...)``.
 
@@ -155,12 +160,13 @@ class DreamerLoss(WorldModelLoss):
         """
         latent = type(latent)(*(x.detach() for x in latent))
         discrete = self.world_network.num_actions is not None
+        actor, steps = self._part("actor_network"), self._steps()
         features, policies, actions = [latent.features], [], []
         for _ in range(self.horizon):
-            policy = self.actor_network(features[-1])
+            policy = actor(features[-1])
             with torch.no_grad():
                 action = draw_choice(policy) if discrete else draw_normal(policy)
-                latent = self.world_network.imagine(latent, action)
+                latent = self.world_network.imagine(latent, action, **steps)
             features.append(latent.features)
             policies.append(policy)
             actions.append(action)

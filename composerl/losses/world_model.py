@@ -128,6 +128,7 @@ class WorldModelLoss(RowLoss):
         self.coefficient("free_nats", free_nats, "[0, inf)")
         self.coefficient("representation_scale", representation_scale, "[0, inf)")
         self.register_buffer("bins", symexp_bins())
+        self._compiled: dict[str, Any] = {}
 
     def reads(self) -> list[NestedKey]:
         keys = self.tensor_keys
@@ -158,7 +159,7 @@ class WorldModelLoss(RowLoss):
             x[:, context:] for x in (observation, action, first, terminal, reward)
         )
         inputs = world.inputs(observation)
-        seen = world.observe(inputs, action, first, start)
+        seen = world.observe(inputs, action, first, start, **self._steps())
         if start is not None and whole.get(keys.known, None) is not None:
             for field, begin, found in zip(start._fields, start, seen.latent, strict=True):
                 past = read(whole, field)[:, :context].to(begin.dtype)
@@ -170,15 +171,17 @@ class WorldModelLoss(RowLoss):
         mask = None if mask is None else mask[:, context:]
 
         features = latent.features
-        error = (world.decoder(features) - inputs).square().flatten(1).sum(1).view(shape)
+        # Not flattened, which would copy images in channels_last.
+        error = (self._part("decoder")(features) - inputs).square()
+        error = error.sum(tuple(range(1, inputs.ndim))).view(shape)
         dynamics, representation = free_nats_kl(posterior, prior, self.free_nats)
         going_on = self.gamma * (~terminal).to(reward.dtype)
         rows = {
             "loss_observation": error,
-            "loss_reward": two_hot_loss(world.reward_head(features).view(*shape, -1), reward,
-                                        self.bins),
+            "loss_reward": two_hot_loss(self._part("reward_head")(features).view(*shape, -1),
+                                        reward, self.bins),
             "loss_continue": F.binary_cross_entropy_with_logits(
-                world.continue_head(features).view(shape), going_on, reduction="none"),
+                self._part("continue_head")(features).view(shape), going_on, reduction="none"),
             "loss_dynamics": self.dynamics_scale * dynamics,
             "loss_representation": self.representation_scale * representation,
         }  # fmt: skip
@@ -186,6 +189,30 @@ class WorldModelLoss(RowLoss):
             rows["kl"] = categorical_kl(posterior, prior)
             rows["unexplained"] = error.detach() / _spread(inputs, mask)
         return _Fit(rows, batch, mask, latent, reward, first, terminal)
+
+    def compile_parts(self) -> None:
+        """Compile the networks, one step of a sequence and one of imagination, each by itself.
+
+        What :class:`~composerl.Update` does in place of one graph: a scan, unrolled in it, would
+        take longer to compile than most runs to train. Shapes are fixed; the context and acting,
+        which have others, are left as they are.
+        """
+        world = self.world_network
+        self._compiled = {name: _compile(getattr(world, name)) for name in self._parts}
+        steps = world.steps
+        self._compiled["steps"] = type(steps)(*map(_compile, steps))
+
+    #: Networks of the world model that are compiled.
+    _parts = ("decoder", "reward_head", "continue_head")
+
+    def _part(self, name: str) -> Any:
+        """A network, of the world model or of the loss, compiled if that was asked for."""
+        if name in self._compiled:
+            return self._compiled[name]
+        return getattr(self.world_network if name in self._parts else self, name)
+
+    def _steps(self) -> dict[str, Any]:
+        return {"steps": self._compiled["steps"]} if "steps" in self._compiled else {}
 
     @torch.no_grad()
     def _start(
@@ -233,13 +260,15 @@ class WorldModelLoss(RowLoss):
         return value.view(shape)
 
 
+def _compile(part: Any) -> Any:
+    return torch.compile(part, dynamic=False)
+
+
 def _spread(inputs: Tensor, mask: Tensor | None) -> Tensor:
     """Mean squared distance of observations ``(n, ...)`` from their mean, summed over each.
 
     Where all are the same there is nothing to explain, and any error is too much.
     """
-    x = inputs.flatten(1)
-    if mask is not None:
-        x = x[mask.flatten()]
+    x = inputs if mask is None else inputs[mask.flatten()]
     least = torch.finfo(x.dtype).tiny
-    return (x.square().sum(1).mean() - x.mean(0).square().sum()).clamp_min(least)
+    return (x.square().sum() / len(x) - x.mean(0).square().sum()).clamp_min(least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -46,6 +47,29 @@ def test_one_graph_for_each_update(name, number, options, graphs, tmp_path):
     torch._dynamo.reset()  # as in a new process
     recipe.main(replace(config, resume=True, steps=config.steps * 2))
     assert graphs() == 2 * number
+
+
+def test_dreamer_compiles_its_parts_once(graphs, tmp_path):
+    """Encoder, decoder, a step of a sequence and one of imagination, actor, and with gradients and
+    without them the heads, critic and its average: none anew in later updates, evaluations or
+    acting. The same run as without, as this compiler only traces."""
+    recipe = load_recipe(PATHS["dreamer_catch"])
+    config = small_config(recipe, tmp_path / "run", compile="on", steps=40)
+    recipe.main(config)
+    number = graphs()
+    assert 8 <= number <= 12
+    recipe.main(replace(config, out=tmp_path / "longer", steps=80))
+    assert graphs() <= 2 * number  # of other networks: as many again, however long the run
+    eager = replace(config, out=tmp_path / "eager", compile="off")
+    recipe.main(eager)
+    rows = [
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (config.out, eager.out)
+    ]
+    for one, other in zip(*rows, strict=True):
+        for key in one:
+            if not key.startswith("time/"):
+                assert one[key] == pytest.approx(other[key], rel=1e-4), key
 
 
 def test_auto_decides_by_the_length_of_the_run(tmp_path):
