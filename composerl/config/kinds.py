@@ -207,7 +207,7 @@ class WorldModelConfig(ReplayConfig):
 
     networks: ClassVar[Section]
     size: SizeName = "debug"
-    """Of all networks: ours for a laptop (at 64 x 64 pixels 0.3, 1.6 and 3 million parameters), or
+    """Of all networks: ours for a laptop (at 64 x 64 pixels 0.25, 1.5 and 3 million parameters), or
     the authors' by their millions, with their convolutions."""
 
     algorithm: ClassVar[Section]

@@ -79,11 +79,11 @@ SIZES: dict[str, WorldSize] = {
         pooled=False,
     ),
     "small": WorldSize(
-        deter=256, hidden=128, latents=16, classes=16, units=128, layers=2, depth=8, blocks=1,
+        deter=256, hidden=128, latents=16, classes=16, units=128, layers=2, depth=8, blocks=8,
         pooled=False,
     ),
     "medium": WorldSize(
-        deter=512, hidden=192, latents=24, classes=16, units=192, layers=2, depth=8, blocks=2,
+        deter=512, hidden=192, latents=24, classes=16, units=192, layers=2, depth=8, blocks=8,
         pooled=False,
     ),
     "1m": _published(4),
