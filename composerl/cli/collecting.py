@@ -47,6 +47,8 @@ def replayed(run: Path) -> Dataset:
     state = load_newest(run) if run.is_dir() else load_checkpoint(run)
     if state is None:
         raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")
+    if missing := [key for key in ("config", "tracked") if state.get(key) is None]:
+        raise ValueError(f"{run}: its checkpoint has no {missing[0]}")
     config = state["config"]
     if config.get("clip_rewards"):
         say(f"{run}: the run clipped its rewards, so that the dataset has clipped ones too")

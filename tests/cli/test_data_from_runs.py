@@ -9,6 +9,7 @@ import pytest
 
 import composerl
 from composerl.bookkeeping.checkpoint import checkpoints
+from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import generate, read_dataset, write_dataset
 
 TINY = {
@@ -49,6 +50,13 @@ def test_looking_at_a_run_changes_nothing_in_it(cli, sac, tmp_path):
     before = held()
     collect(cli, tmp_path / "run", "replay.npz", "--replay")
     assert held() == before
+
+
+@pytest.mark.parametrize("key", ["config", "tracked"])
+def test_a_checkpoint_that_lacks_something_is_refused(cli, sac, tmp_path, key):
+    path = tmp_path / "a.safetensors"
+    save_tree(path, "checkpoint", load_tree(checkpoints(sac)[0], "checkpoint") | {key: None})
+    assert f"has no {key}" in cli("data", "collect", path, "-o", "x.npz", "--replay").err
 
 
 def test_online_run_to_dataset_to_offline_run_and_online_again(cli, sac, tmp_path):
