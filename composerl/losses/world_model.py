@@ -74,7 +74,7 @@ class WorldModelLoss(RowLoss):
     Returns: ``loss_observation``, ``loss_reward``, ``loss_continue``, ``loss_dynamics``,
     ``loss_representation``, ``kl``, without free nats and scales, and ``unexplained``: the
     observations' error in units of that which the batch's mean observation would have. A model
-    that has learned nothing but the mean is at 1; what moves is seen below it.
+    that has learned nothing but the mean is at 1; how well it foresees is not in it.
 
     Example:
         >>> import torch
