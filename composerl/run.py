@@ -329,8 +329,9 @@ class Run:
         self._end = weakref.finalize(self, self._tracker.close, 1)
         # The id for a resume before the first checkpoint, the total for who watches.
         known = {"run_id": self._tracker.run_id, "total": self.total}
-        if state and rundir.changed(state["config"], self.config):
+        if state and (other := rundir.changed(state["config"], self.config)):
             known["changed_at"] = self.step
+            say(f"goes on with other settings: {other}")
         rundir.note(self.directory, self._owner.check, **known)
         self._tracker.metrics.truncate(state["metrics"] if state else 0)
         self._save_best()

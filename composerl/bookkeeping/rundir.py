@@ -97,12 +97,12 @@ def compare(saved: Mapping[str, Any], config: RunConfig, where: str) -> None:
             )
 
 
-def changed(saved: Mapping[str, Any], config: RunConfig) -> bool:
-    """Whether a run goes on with settings that could leave a trace in its numbers."""
-    return any(
-        saved.get(key) != value
+def changed(saved: Mapping[str, Any], config: RunConfig) -> str:
+    """With what settings a run goes on that could leave a trace in its numbers, in words."""
+    return ", ".join(
+        f"--{key.replace('_', '-')} {value} (was {saved.get(key)})"
         for key, value in config_to_dict(config).items()
-        if key not in _TRACELESS and not key.startswith("wandb")
+        if saved.get(key) != value and key not in _TRACELESS and not key.startswith("wandb")
     )
 
 

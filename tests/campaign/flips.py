@@ -109,7 +109,9 @@ def _resume(material: Material, rng: random.Random, place: Path, alone: bool) ->
     ended = command(material.words(recipe, run), place, run, alone=alone)
     what = f"{recipe}, resumed, {done}"
     found = difference(run, material.whole(recipe)) if ended.how == "fine" else None
-    return Try(what, "difference" if found else ended.how, found or ended.why)
+    # Bookkeeping may change, and config.yaml may be where: it is said.
+    how = "told" if "goes on with other settings" in ended.err else "difference"
+    return Try(what, how if found else ended.how, found or ended.why)
 
 
 def _read(material: Material, rng: random.Random, place: Path, alone: bool) -> Try:

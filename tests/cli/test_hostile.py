@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import composerl
 from composerl.analysis.curves import curve_of
@@ -431,3 +432,16 @@ def test_curves_of_long_runs_need_little_memory(tmp_path):
     assert peak < 100e6
     assert len(curve.x) == 4000
     assert (curve.low <= curve.middle).all()
+
+
+def test_settings_that_changed_in_the_file_are_told(cli, tmp_path, run):
+    """A damaged config.yaml may change when rows are written, which is allowed, but not unsaid."""
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    was = yaml.safe_load(config.read_text())["log_every"]
+    config.write_text(config.read_text().replace(f"log_every: {was}", f"log_every: {was + 4}"))
+    steps = yaml.safe_load(config.read_text())["steps"] + 8
+    result = cli("run", "iql_pendulum", "--out", tmp_path / "run", "--resume", "--steps", steps)
+    assert result.code == 0
+    assert f"--steps {steps} (was {steps - 8})" in result.err
+    assert f"--log-every {was + 4} (was {was})" in result.err
