@@ -202,6 +202,17 @@ def test_flipped_bytes_inside_an_npz_are_found(raw, tmp_path):
         read_dataset(tmp_path / "a.npz")
 
 
+def test_a_flipped_name_inside_an_npz_is_found(raw, tmp_path):
+    """What may be missing would be taken for missing."""
+    path = tmp_path / "data.npz"
+    np.savez(path, **raw)
+    content = path.read_bytes()
+    at = content.rindex(b"rewards.npy")  # in the archive's directory, at its end
+    path.write_bytes(content[:at] + b"s" + content[at + 1 :])
+    with pytest.raises(ValueError, match=r"cannot be read: .*differ"):
+        read_dataset(path)
+
+
 @pytest.mark.parametrize("name", ["a.h5", "minari"])
 def test_flipped_bytes_inside_what_we_write_are_found(tmp_path, name):
     """Or nothing else is read because of them: HDF5 has checksums, if it is told so."""
