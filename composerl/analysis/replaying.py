@@ -6,7 +6,7 @@ import io
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,9 @@ def replayed(
             if until is None:
                 train(run, again, bool(since))
             else:
-                try:
-                    with leaving_after(until):
-                        train(run, again, bool(since))
-                except Left:
-                    pass  # as asked; who is not left ends by itself at that step
+                # It leaves as asked, or ends by itself at that step.
+                with suppress(Left), leaving_after(until):
+                    train(run, again, bool(since))
         yield again
 
 
