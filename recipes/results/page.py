@@ -2,8 +2,9 @@
 
 python recipes/results/page.py add halfcheetah RUNS... writes <recipe>-halfcheetah.json from the run
 directories of one recipe, which differ in their seeds; other seeds of the same command that are in
-the file stay. python recipes/results/page.py write puts all of these files into the tables of
-recipes/README.md and README.md. Nothing is typed.
+the file stay. Runs that were started outside of a repository do not know their commit, which is
+then given as a last word, commit=SHA. python recipes/results/page.py write puts all of these files
+into the tables of recipes/README.md and README.md. Nothing is typed.
 """
 
 from __future__ import annotations
@@ -167,7 +168,10 @@ def rewritten(page: str) -> str:
 def main(action: str, *words: str) -> None:
     """``add NAME RUNS...`` or ``write``."""
     if action == "add":
-        one = record(words[0], words[1:])
+        one = record(words[0], [word for word in words[1:] if not word.startswith("commit=")])
+        given = [word.partition("=")[2] for word in words[1:] if word.startswith("commit=")]
+        for run in one["runs"]:
+            run["commit"] = run["commit"] or given[0]
         path = HERE / f"{one['name']}.json"
         if path.exists():
             one = joined(json.loads(path.read_text()), one)
