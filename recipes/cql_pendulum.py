@@ -23,6 +23,8 @@ class Config(OfflineConfig):
     env: str = "Pendulum-v1"
     steps: Count = 3000
     hidden: tuple[Count, ...] = (64, 64)
+    layer_norm: bool = False
+    """LayerNorm in the critics: keeps values in bounds where there are no data."""
 
     algorithm: ClassVar[Section]
     actor_lr: NonNegative = 1e-3
@@ -67,7 +69,7 @@ def main(cfg: Config) -> Policy:
     actor = modules.tanh_gaussian_actor(env, cfg.hidden, normalize=stats)
     loss = losses.CQLLoss(
         actor,
-        modules.twin_q(env, cfg.hidden, normalize=stats),
+        modules.twin_q(env, cfg.hidden, normalize=stats, layer_norm=cfg.layer_norm),
         min_q_weight=cfg.alpha,
         num_random=cfg.num_random,
         temperature=cfg.temperature,

@@ -67,7 +67,8 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
-    loss = losses.SACLoss(actor, modules.twin_q(env, cfg.hidden), **cfg.sac_options())
+    critics = modules.twin_q(env, cfg.hidden, layer_norm=cfg.layer_norm)
+    loss = losses.SACLoss(actor, critics, **cfg.sac_options())
     fits = cfg.model_patience * cfg.steps**2 // (2 * cfg.fit_every * cfg.model_batch_size)
     on = run.compiles(sac=cfg.steps * cfg.updates, dynamics=fits if cfg.model == "on" else 0)
     update = Update(
@@ -78,10 +79,9 @@ def main(cfg: Config) -> Policy:
         max_grad_norm=cfg.max_grad_norm,
         compile=on,
     )
+    several = {"members": cfg.members, "elites": cfg.elites}
     learned = cfg.termination == "learned"
-    dynamics = modules.ensemble(
-        env, cfg.model_hidden, members=cfg.members, elites=cfg.elites, terminates=learned
-    )
+    dynamics = modules.ensemble(env, cfg.model_hidden, terminates=learned, **several)
     model_loss = losses.DynamicsLoss(dynamics, per_member=True).to(cfg.device)
     adam = optim.FusedAdam(model_loss.parameter_groups(cfg.model_lr))
     fitted = Update(model_loss, optimizer=adam, compile=on)

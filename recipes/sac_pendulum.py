@@ -33,7 +33,8 @@ def main(cfg: Config) -> Policy:
     run = Run(cfg)
     env = envs.make_env(cfg.env, cfg.num_envs, **cfg.env_kwargs)
     actor = modules.tanh_gaussian_actor(env, cfg.hidden)
-    loss = losses.SACLoss(actor, modules.twin_q(env, cfg.hidden), **cfg.sac_options())
+    critics = modules.twin_q(env, cfg.hidden, layer_norm=cfg.layer_norm)
+    loss = losses.SACLoss(actor, critics, **cfg.sac_options())
     update = Update(
         loss.to(cfg.device),
         lr=cfg.rates(),

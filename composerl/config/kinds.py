@@ -120,6 +120,8 @@ class OffPolicyConfig(ReplayConfig):
     networks: ClassVar[Section]
     hidden: Widths = (64, 64)
     """Widths of the hidden layers of actor and critics."""
+    layer_norm: bool = False
+    """LayerNorm in the critics: keeps values in bounds where there are many updates for a step."""
 
     algorithm: ClassVar[Section]
     updates: Count = 1
