@@ -158,7 +158,7 @@ class Policy:
         self.actor.eval()
         try:
             act = self._remember if self.recurrent else self.act
-            return evaluator(act, episodes, seed, recurrent=self.recurrent)
+            return evaluator(act, episodes, seed, recurrent=self.recurrent, spaces=self.spaces)
         finally:
             for module, mode in modes.items():
                 module.training = mode

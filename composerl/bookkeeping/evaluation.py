@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.bookkeeping.machine import untouched_rng
-from composerl.bookkeeping.stages import Stage, integers, open_stage
+from composerl.bookkeeping.stages import GymStage, Stage, integers, open_stage
 from composerl.envs.masks import MASK
+from composerl.envs.opening import env_name
 from composerl.envs.spaces import Spaces
 
 __all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed", "greedy",
@@ -185,7 +186,13 @@ class Evaluator:
     @torch.no_grad()
     @untouched_rng()
     def __call__(
-        self, act: Callable[..., Any], episodes: int, seed: int, *, recurrent: bool = False
+        self,
+        act: Callable[..., Any],
+        episodes: int,
+        seed: int,
+        *,
+        recurrent: bool = False,
+        spaces: Spaces | None = None,
     ) -> Evaluation:
         """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions.
 
@@ -193,11 +200,14 @@ class Evaluator:
         is None at the start, and ``first`` is true in rows whose episode starts.
 
         In TorchRL environments ``act`` takes a TensorDict ``(n,)`` of all that they show, and
-        returns it with actions, or the actions.
+        returns it with actions, or the actions. A gymnasium environment must have the shapes of
+        ``spaces``, those that ``act`` is for.
         """
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         stages = self._open(min(episodes, MAX_ENVS))
+        if spaces is not None and isinstance(stages[0], GymStage):
+            spaces.require_shapes_of(stages[0].spaces, env_name(self._make))
         torch.manual_seed(episode_seed(seed, episodes))
         kind: Any = stages[0]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)

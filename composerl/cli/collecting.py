@@ -10,6 +10,7 @@ from composerl.bookkeeping.console import say
 from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
 from composerl.data.offline.generation import play_episodes
+from composerl.envs.spaces import Spaces
 from composerl.policy import Policy, imported
 
 __all__ = ["played", "replayed"]
@@ -31,6 +32,7 @@ def played(
         raise ValueError(f"{source} has a policy with memory, which cannot be collected from yet")
     if policy.env is None:
         raise ValueError(f"{source} is of an environment of its own: give it by --env module:Id")
+    policy.spaces.require_shapes_of(Spaces.of(policy.env, **policy.env_kwargs), policy.env)
     return play_episodes(
         policy.env,
         policy.predict,

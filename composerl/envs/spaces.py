@@ -104,6 +104,19 @@ class Spaces:
             raise ValueError(f"{what} needs discrete actions, but {found}")
         return self
 
+    def require_shapes_of(self, env: Spaces, name: str) -> None:
+        """Refuse an environment that a policy for these spaces cannot see or act in."""
+        if env._shapes != self._shapes:
+            raise ValueError(
+                f"the policy is for {self._shapes}, but environment {name!r} has {env._shapes}"
+            )
+
+    @property
+    def _shapes(self) -> str:
+        box = f"continuous actions ({self.action_dim},)"
+        actions = f"{self.num_actions} discrete actions" if self.discrete else box
+        return f"observations {self.obs_shape} of {self.obs_dtype} and {actions}"
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary from which ``Spaces(**d)`` makes an equal object."""
         return {key: value for key, value in asdict(self).items() if value not in (None, False)}

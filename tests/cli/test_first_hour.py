@@ -243,3 +243,13 @@ def test_a_replay_tells_nothing_of_the_directory_that_it_removes(cli, run):
     told = cli("verify", run, "--replay")
     assert "trained again: policy" in told.out
     assert "composerl.load" not in told.out + told.err
+
+
+def test_an_environment_of_other_shapes_is_refused_with_both(cli, run, tmp_path):
+    mine = "the policy is for observations (3,) of float32 and continuous actions (1,), but "
+    told = f"error: {mine}environment 'CartPole-v1' has observations (4,) of float32 and 2 discrete"
+    flags = ["--env", "CartPole-v1"]
+    for words in (["evaluate", run], ["evaluate", run, "--video", tmp_path / "x.gif"],
+                  ["data", "collect", run, "-o", tmp_path / "x.npz"]):  # fmt: skip
+        result = cli(*words, *flags)
+        assert (result.code, result.err) == (2, f"{told} actions\n")
