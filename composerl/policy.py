@@ -42,12 +42,13 @@ class Policy:
 
     Attributes:
         directory: of the run that it was trained in, if it comes from there.
+        trained_in: the id of its environment there, which load() may not have imported.
         state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
             it can be kept and set again. Policies without memory leave it None.
     """
 
     directory: Path | None = None
-    _trained_in: str | None = None  # where load() did not import a module for it
+    trained_in: str | None = None
 
     def __init__(
         self,
@@ -165,11 +166,11 @@ class Policy:
 
     def require_env(self) -> None:
         """Refuse to play where no environment is known: a run's own module is not imported."""
-        if self.env is None and self._trained_in is not None:
+        if self.env is None and self.trained_in is not None:
             raise ValueError(
-                f"the policy was trained in {self._trained_in}: a module that is named is not "
-                f"imported unasked: load(..., env={self._trained_in!r}), or add "
-                f"--env {shlex.quote(self._trained_in)}"
+                f"the policy was trained in {self.trained_in}: a module that is named is not "
+                f"imported unasked: load(..., env={self.trained_in!r}), or add "
+                f"--env {shlex.quote(self.trained_in)}"
             )
 
     def _own_evaluator(self) -> Evaluator:
@@ -276,7 +277,7 @@ def load(
     if env_kwargs is None and env == trained_in and imported(*kwargs.values()):
         env_kwargs = kwargs
     policy = Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
-    policy.directory, policy._trained_in = _run_of(Path(path)), trained_in
+    policy.directory, policy.trained_in = _run_of(Path(path)), trained_in
     return policy
 
 

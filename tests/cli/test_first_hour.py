@@ -253,3 +253,21 @@ def test_an_environment_of_other_shapes_is_refused_with_both(cli, run, tmp_path)
                   ["data", "collect", run, "-o", tmp_path / "x.npz"]):  # fmt: skip
         result = cli(*words, *flags)
         assert (result.code, result.err) == (2, f"{told} actions\n")
+
+
+def test_policies_are_ranked_among_those_of_their_environment(cli, runs, cartpole):
+    """A return of CartPole is not better than one of Pendulum."""
+    shown = cli("evaluate", runs, cartpole, "--episodes", 2)
+    pendulum, pole = shown.out.split("CartPole-v1, 2 episodes, seed 0")
+    assert "Pendulum-v1, 2 episodes, seed 0" in pendulum
+    assert "seed0" in pendulum
+    assert "seed1" in pendulum
+    assert str(cartpole) in pole
+    assert "seed1" not in pole
+    told = cli("evaluate", cartpole, runs, "--episodes", 2, "--json").json
+    assert [one["env"] for one in told] == ["CartPole-v1", "Pendulum-v1", "Pendulum-v1"]
+    assert told[1]["mean"] >= told[2]["mean"]
+    flags = ["--dataset", "random", "--steps", "5", "--hidden", "8"]
+    guessed = cli("evaluate", cartpole, runs, *flags).out
+    assert "CartPole-v1: estimated return by random" in guessed
+    assert "Pendulum-v1: estimated return by random" in guessed
