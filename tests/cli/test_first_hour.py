@@ -271,3 +271,18 @@ def test_policies_are_ranked_among_those_of_their_environment(cli, runs, cartpol
     guessed = cli("evaluate", cartpole, runs, *flags).out
     assert "CartPole-v1: estimated return by random" in guessed
     assert "Pendulum-v1: estimated return by random" in guessed
+
+
+def test_keyword_arguments_of_an_own_environment_are_named(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kwargs_env.py").write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "def make(gravity=9.8, render_mode=None):\n"
+        "    return CartPoleEnv(render_mode=render_mode)\n"
+        'gym.register("Kwargs-v0", entry_point=make, max_episode_steps=20)\n'
+    )
+    for env in ("kwargs_env:Kwargs-v0", "kwargs_env:Kwargs"):
+        result = cli("run", "ppo_cartpole", "--env", env, "--env-kwargs", '{"gravty": 3}')
+        told = f"environment '{env}' does not take gravty; it takes gravity, render_mode"
+        assert (result.code, result.err.splitlines()[-1]) == (2, f"error: {told}")
