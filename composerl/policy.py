@@ -13,7 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from composerl._schema import imported
-from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
+from composerl.bookkeeping.acting import greedy, observations
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State
 from composerl.bookkeeping.export import export_policy
 from composerl.bookkeeping.stored import read_policy
 from composerl.bookkeeping.trees import save_tree
@@ -32,7 +33,8 @@ class Policy:
 
     Args:
         actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
-            ``observation`` and writes ``action``; or one with memory, that has ``recurrent``,
+            ``observation`` and writes ``action``; or a plain module of observations to actions or,
+            of discrete ones, their values; or one with memory, that has ``recurrent``,
             ``initial(batch)`` and ``greedy(observation, state, first) -> (action, state)``.
         env: gymnasium id of the environment it was trained on, or a factory of a gymnasium or
             TorchRL one.

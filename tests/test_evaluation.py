@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -276,6 +278,42 @@ def test_a_stock_policy_of_float_actions():
         expected = actor(data)["action"]
     np.testing.assert_array_equal(policy.predict(np.ones((2, 3))), expected)
     assert policy.evaluate(1).lengths == (200,)
+
+
+def test_a_plain_module_is_an_actor(tmp_path):
+    """Float actions as they are, discrete ones as integers or by the best of their values."""
+    torch.manual_seed(0)
+    line, values = nn.Linear(3, 1), nn.Linear(4, 2)
+    policy = Policy(line, "Pendulum-v1")
+    expected = policy.predict(np.ones((2, 3)))
+    np.testing.assert_array_equal(expected, line(torch.ones(2, 3)).detach())
+    assert policy.evaluate(1).lengths == (200,)
+    saved = policy.save(tmp_path / "plain.safetensors")
+    again = composerl.load(saved, actor=nn.Linear(3, 1))
+    np.testing.assert_array_equal(again.predict(np.ones((2, 3))), expected)
+
+    class Best(nn.Module):
+        def forward(self, observation):
+            return values(observation).argmax(-1)
+
+    seen = np.random.default_rng(0).normal(size=(20, 4))
+    best = values(torch.tensor(seen).float()).argmax(-1).tolist()
+    stock = TensorDictModule(
+        lambda obs: nn.functional.one_hot(values(obs).argmax(-1), 2), ["observation"], ["action"]
+    )
+    for actor in (values, Best()):
+        assert Policy(actor, "CartPole-v1").predict(seen).tolist() == best
+        there = Policy(actor, lambda: GymEnv("CartPole-v1")).evaluate(3, seed=4)
+        check(there, by_hand(GymEnv("CartPole-v1"), stock, 4, 3))
+
+
+@pytest.mark.parametrize("gives", ["a wrong number", "a pair"])
+def test_a_plain_module_that_gives_no_actions_is_told_how_to_be_one(gives):
+    actor = nn.Linear(3, 5) if gives == "a wrong number" else nn.LSTM(3, 5)
+    kind, got = type(actor).__name__, {nn.Linear: "(batch, 5)", nn.LSTM: "a tuple"}[type(actor)]
+    told = f"the actor, a plain {kind}, must turn observations into actions (batch, 1), got {got}"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Policy(actor, "Pendulum-v1").evaluate(1)
 
 
 # ---- environments that are opened --------------------------------------------------------------

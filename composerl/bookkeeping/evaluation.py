@@ -9,18 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.bookkeeping.machine import untouched_rng
-from composerl.bookkeeping.stages import GymStage, Stage, integers, open_stage
-from composerl.envs.masks import MASK
+from composerl.bookkeeping.stages import GymStage, Stage, open_stage
 from composerl.envs.opening import env_name
 from composerl.envs.spaces import Spaces
 
-__all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed", "greedy",
-           "observations"]  # fmt: skip
+__all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed"]
 
 MAX_ENVS = 32
 
@@ -45,32 +41,6 @@ class Player(Protocol):
     @property
     def evaluate(self) -> Callable[..., Evaluation]:
         """Play seeded episodes."""
-
-
-def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
-    """The actor's deterministic action for a batch of observations; discrete ones as integers.
-
-    A batch of all that TorchRL environments show, a TensorDict, comes back with what an actor
-    that reads TensorDicts has written to it.
-    """
-    whole = isinstance(seen, TensorDictBase)
-    if plain := getattr(actor, "greedy", None):
-        heeds = whole and MASK in getattr(actor, "in_keys", ())
-        return plain(observations(seen, spaces), *([seen.get(MASK)] if heeds else []))
-    data = seen if whole else TensorDict({"observation": seen}, [seen.shape[0]])
-    with set_exploration_type(ExplorationType.DETERMINISTIC):
-        data = actor(data)
-    if whole:
-        return data
-    action = data.get("action")
-    return action if spaces.num_actions is None else integers(action, spaces.num_actions)
-
-
-def observations(seen: Tensor | TensorDictBase, spaces: Spaces) -> Tensor:
-    """The observations alone, of what environments show."""
-    if isinstance(seen, Tensor):
-        return seen
-    return seen.get("observation").to(getattr(torch, spaces.obs_dtype))
 
 
 @dataclass(frozen=True)
