@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from composerl.bookkeeping.export import export_policy
 from composerl.bookkeeping.stored import read_policy
 from composerl.bookkeeping.trees import save_tree
 from composerl.envs.masks import MASK
+from composerl.envs.parts import join_parts
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
@@ -75,6 +76,8 @@ class Policy:
 
     def predict(self, observation: Any, first: Any = None, *, mask: Any = None) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
+
+        Where an environment's observations are a Dict, also a dictionary of arrays as it shows.
 
         Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
         actions are discrete.
@@ -211,6 +214,8 @@ class Policy:
 
     def _check(self, observation: Any) -> tuple[Tensor, bool]:
         shape = self.spaces.obs_shape
+        if isinstance(observation, Mapping):
+            observation = join_parts(observation, self.spaces)
         try:
             array = observation if isinstance(observation, Tensor) else np.asarray(observation)
         except ValueError as error:

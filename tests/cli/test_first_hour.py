@@ -13,7 +13,8 @@ import pytest
 
 import composerl
 from composerl.cli import starting
-from composerl.envs import make_env
+from composerl.envs import Spaces, make_env
+from composerl.modules import gaussian_actor
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,27 @@ def test_keyword_arguments_of_an_own_environment_are_named(cli, tmp_path, monkey
         result = cli("run", "ppo_cartpole", "--env", env, "--env-kwargs", '{"gravty": 3}')
         told = f"environment '{env}' does not take gravty; it takes gravity, render_mode"
         assert (result.code, result.err.splitlines()[-1]) == (2, f"error: {told}")
+
+
+def test_an_observation_of_parts_is_predicted_from(cli, tmp_path):
+    """As an object of its parts, of which one may be called observation."""
+
+    class Goal(gym.Env):
+        observation_space = gym.spaces.Dict(
+            {"observation": gym.spaces.Box(-1, 1, (2,)), "goal": gym.spaces.Box(-1, 1, (1,))}
+        )
+        action_space = gym.spaces.Box(-1, 1, (1,))
+
+    policy = composerl.Policy(gaussian_actor(Spaces.of(Goal), (8,)), Goal)
+    file = policy.save(tmp_path / "goal.safetensors")
+    flat = [0.5, 0.1, 0.2]
+    expected = {"action": policy.predict(flat).tolist()}
+    parts = {"observation": [0.1, 0.2], "goal": [0.5]}
+    lines = (flat, {"observation": flat}, parts, {"observation": parts})
+    answers = cli("predict", file, stdin="\n".join(map(json.dumps, lines))).out.splitlines()
+    assert [json.loads(answer) for answer in answers] == [expected] * 4
+    assert cli("predict", file, "--obs", json.dumps(parts)).json == expected
+    told = cli("predict", file, "--obs", '{"goal": [1]}').err
+    assert (
+        told == 'error: --obs has neither "observation" nor all of goal, observation, it has goal\n'
+    )
