@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -314,6 +315,37 @@ def test_a_plain_module_that_gives_no_actions_is_told_how_to_be_one(gives):
     told = f"the actor, a plain {kind}, must turn observations into actions (batch, 1), got {got}"
     with pytest.raises(ValueError, match=re.escape(told)):
         Policy(actor, "Pendulum-v1").evaluate(1)
+
+
+class Long(gym.Env):
+    """Ends after so many steps, of which nothing tells before."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+    length = 150
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), 1.0, self.t == self.length, False, {}
+
+
+def test_an_episode_that_does_not_end_is_told_of(monkeypatch, capsys):
+    """Every now and then, with the way out; not where a time limit is known."""
+    clock = SimpleNamespace(monotonic=iter(range(1000)).__next__)  # a second for each step
+    for name, value in (("time", clock), ("PATIENCE", 100), ("MANY_STEPS", 100)):
+        monkeypatch.setattr(f"composerl.bookkeeping.evaluation.{name}", value)
+    actor = nn.Linear(1, 2)
+    assert Policy(actor, Long).evaluate(1).lengths == (150,)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "episode of environment 'Long' has not ended in 100 steps" in told
+    assert """--env-kwargs '{"max_episode_steps": 1000}'""" in told
+    limited = Policy(actor, lambda: gym.wrappers.TimeLimit(Long(), 140)).evaluate(1)
+    assert limited.lengths == (140,)
+    assert not capsys.readouterr().err
 
 
 # ---- environments that are opened --------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,14 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from composerl.bookkeeping.console import say
 from composerl.bookkeeping.machine import untouched_rng
 from composerl.bookkeeping.stages import GymStage, Stage, open_stage
+from composerl.envs.games import PREFIXES
 from composerl.envs.opening import env_name
 from composerl.envs.spaces import Spaces
 
 __all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed"]
 
 MAX_ENVS = 32
+PATIENCE = 30.0  # seconds until it is asked whether an episode has an end
+MANY_STEPS = 1000  # of one episode, below which it is not
 
 
 State = dict[str, Tensor]
@@ -193,7 +198,11 @@ class Evaluator:
             return stage, episode, shown
 
         playing: list[Any] = [start(stage) for stage in stages]
+        begun, patience = time.monotonic(), PATIENCE
         while playing:
+            if time.monotonic() - begun > patience:
+                self._doubt(max(lengths[episode] for _, episode, _ in playing))
+                patience *= 2
             seen = kind.together([shown for _, _, shown in playing])
             if recurrent:
                 first = torch.from_numpy(lengths[[episode for _, episode, _ in playing]] == 0)
@@ -212,6 +221,16 @@ class Evaluator:
                 state = {key: value[rows] for key, value in state.items()}
             playing = [following[row] for row in rows]
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+    def _doubt(self, steps: int) -> None:
+        """Say that an episode may have no end, unless one is known to have."""
+        name = env_name(self._make)
+        if steps >= MANY_STEPS and not name.startswith(PREFIXES) and not self._open(1)[0].limited:
+            say(
+                f"evaluation: an episode of environment {name!r} has not ended in {steps:,} steps, "
+                "and no time limit is known; if it never ends, set one: max_episode_steps=1000 "
+                "where it is registered, or run --env-kwargs '{\"max_episode_steps\": 1000}'"
+            )
 
     def _open(self, number: int) -> list[Stage]:
         while len(self._stages) < number:
