@@ -34,7 +34,14 @@ def test_words_that_are_missing_are_named(cli, words, needs):
 
 def test_help_calls_words_by_their_names(cli):
     assert "usage: composerl run [-h] [OPTIONS] NAME\n" in cli("run", "--help").out
-    assert "usage: composerl data convert [-h] FILE OUT\n" in cli("data", "convert", "--help").out
+    assert "usage: composerl data info [-h] FILE [--env" in cli("data", "info", "--help").out
+
+
+def test_what_is_written_is_named_alike_by_all_data_commands(cli):
+    for name in ("make", "collect", "mix", "filter", "convert"):
+        assert "-o PATH, --out PATH" in cli("data", name, "--help").out, name
+    told = cli("data", "convert", "a.npz").err
+    assert "data convert needs --out (npz, hdf5, or a name without ending" in told
 
 
 @pytest.mark.parametrize(
