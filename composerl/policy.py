@@ -254,7 +254,7 @@ def load(
     """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
 
     Args:
-        path: a run directory, or a policy or checkpoint file in it.
+        path: a run directory, or a policy or checkpoint file in it, or a directory with one run.
         which: ``final`` (of an unfinished run: its newest checkpoint) or ``best`` (the best
             evaluated one), for a run directory. If its file is damaged, that of the newest
             checkpoint that can be read, which is told.
@@ -284,7 +284,7 @@ def load(
     if env_kwargs is None and env == trained_in and imported(*kwargs.values()):
         env_kwargs = kwargs
     policy = Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
-    policy.directory, policy.trained_in = _run_of(Path(path)), trained_in
+    policy.directory, policy.trained_in = _run_of(Path(path)) or _run_of(file), trained_in
     return policy
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from composerl.bookkeeping.checkpoint import load_checkpoint, load_newest
 from composerl.bookkeeping.console import say
+from composerl.config import check_run
 from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
 from composerl.data.offline.generation import play_episodes
@@ -46,6 +47,7 @@ def played(
 
 def replayed(run: Path) -> Dataset:
     """The replay buffer in a checkpoint file, or in the newest of a run directory."""
+    run = check_run(run)
     state = load_newest(run) if run.is_dir() else load_checkpoint(run)
     if state is None:
         raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")

@@ -93,8 +93,7 @@ def _places(paths: tuple[Path, ...]) -> list[Path]:
         if inside and any(path.glob("*/**/config.yaml")):
             found += [run.directory for run in analysis.find_runs([path])]
         else:
-            check_run(path)
-            found.append(path)
+            found.append(check_run(path))
     return found
 
 

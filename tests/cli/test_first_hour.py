@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -130,6 +132,24 @@ def test_load_of_a_group_names_its_runs(runs):
     told = f"holds 2 runs, name one of them: {runs / 'iql_pendulum' / 'seed0'}, "
     with pytest.raises(ValueError, match=re.escape(told)):
         composerl.load(runs)
+
+
+def test_a_directory_with_one_run_stands_for_it(cli, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = Path("runs")
+    shutil.copytree(run, only := place / "iql_pendulum" / "only")
+    (only / "wandb" / "files").mkdir(parents=True)
+    (only / "wandb" / "files" / "config.yaml").touch()
+    policy = composerl.load(place)
+    assert policy.directory is not None
+    assert policy.directory.samefile(only)
+    told = cli("predict", place, "--obs", "[1, 0, 0]").json
+    assert told == {"action": policy.predict([1, 0, 0]).tolist()}
+    assert str(only) in cli("evaluate", place, "--episodes", 1).out
+    assert cli("bisect", place, run).code == 0
+    assert cli("data", "collect", place, "--episodes", 1, "-o", "x.npz").code == 0
+    assert str(only) in cli("verify", place).out
+    assert str(only) in cli("data", "collect", place, "--replay", "-o", "y.npz").err
 
 
 def test_one_run_is_not_called_better(cli, run, runs):
