@@ -229,6 +229,16 @@ def test_a_traceback_begins_with_the_recipe(tmp_path):
         assert done.returncode == 1
 
 
+def test_a_recipe_that_python_does_not_understand_is_all_that_is_shown(tmp_path):
+    (tmp_path / "mine.py").write_text("def main(:\n")
+    words = [sys.executable, "-m", "composerl", "run", "mine.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    place, line, _, last = done.stderr.splitlines()
+    assert place == f'  File "{tmp_path / "mine.py"}", line 1'
+    assert line.strip() == "def main(:"
+    assert last.startswith("SyntaxError: ")
+
+
 def test_ctrl_c_before_the_first_step_says_how_to_go_on(cli, tmp_path, monkeypatch):
     """While it is evaluated for the first time, or W&B starts: the directory is a run already."""
 
