@@ -82,6 +82,12 @@ def test_another_recipe_is_named_when_a_run_is_resumed(cli, run):
     assert (result.code, result.err) == (2, f"error: {told}\n")
 
 
+def test_seeds_do_not_go_into_a_run(cli, run):
+    result = cli("run", "gail_cartpole", "--out", run, "--resume", "--seeds", "0", "1")
+    told = f"--out {run} is a run itself: choose another directory for --seeds"
+    assert (result.code, result.err) == (2, f"error: {told}\n")
+
+
 def test_a_behaviour_is_no_file(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = cli("data", "info", "mixed").err
