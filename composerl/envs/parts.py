@@ -32,9 +32,9 @@ def join_parts(observation: Mapping[str, Any], spaces: Spaces) -> np.ndarray:
     for (name, array), shape in zip(arrays.items(), shapes, strict=True):
         more = array.ndim - len(shape)
         if more not in (0, 1) or array.shape[more:] != shape:
-            batch = ", ".join(map(str, ("batch", *shape)))
+            rows = ", ".join(map(str, ("batch", *shape)))
             raise ValueError(
-                f"{name} of observation has shape {array.shape}, expected {shape} or ({batch})"
+                f"{name} of observation has shape {array.shape}, expected {shape} or ({rows})"
             )
         batches.add(array.shape[:more])
     if len(batches) > 1:
