@@ -113,7 +113,8 @@ def _from_recipe_on(
         inside = inside.tb_next
     while inside and _NOT_THEIRS.match(inside.tb_frame.f_globals.get("__name__", "")):
         inside = inside.tb_next
-    shown = inside or trace
+    # One that Python does not understand has no frame of its own, and says where it is.
+    shown = inside or (None if isinstance(error, SyntaxError) else trace)
     show(kind, error.with_traceback(shown), shown)
 
 

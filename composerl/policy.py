@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,11 +13,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from composerl._schema import imported
-from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State, greedy, observations
+from composerl.bookkeeping.acting import greedy, observations
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State
 from composerl.bookkeeping.export import export_policy
 from composerl.bookkeeping.stored import read_policy
 from composerl.bookkeeping.trees import save_tree
 from composerl.envs.masks import MASK
+from composerl.envs.parts import join_parts
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
@@ -32,7 +34,8 @@ class Policy:
 
     Args:
         actor: a network of :mod:`composerl.modules`, or any TensorDictModule that reads
-            ``observation`` and writes ``action``; or one with memory, that has ``recurrent``,
+            ``observation`` and writes ``action``; or a plain module of observations to actions or,
+            of discrete ones, their values; or one with memory, that has ``recurrent``,
             ``initial(batch)`` and ``greedy(observation, state, first) -> (action, state)``.
         env: gymnasium id of the environment it was trained on, or a factory of a gymnasium or
             TorchRL one.
@@ -42,12 +45,13 @@ class Policy:
 
     Attributes:
         directory: of the run that it was trained in, if it comes from there.
+        trained_in: the id of its environment there, which load() may not have imported.
         state: the memory, a tensor ``(batch, ...)`` for each of its parts, or None at the start;
             it can be kept and set again. Policies without memory leave it None.
     """
 
     directory: Path | None = None
-    _trained_in: str | None = None  # where load() did not import a module for it
+    trained_in: str | None = None
 
     def __init__(
         self,
@@ -72,6 +76,8 @@ class Policy:
 
     def predict(self, observation: Any, first: Any = None, *, mask: Any = None) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
+
+        Where an environment's observations are a Dict, also a dictionary of arrays as it shows.
 
         Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
         actions are discrete.
@@ -158,18 +164,18 @@ class Policy:
         self.actor.eval()
         try:
             act = self._remember if self.recurrent else self.act
-            return evaluator(act, episodes, seed, recurrent=self.recurrent)
+            return evaluator(act, episodes, seed, recurrent=self.recurrent, spaces=self.spaces)
         finally:
             for module, mode in modes.items():
                 module.training = mode
 
     def require_env(self) -> None:
         """Refuse to play where no environment is known: a run's own module is not imported."""
-        if self.env is None and self._trained_in is not None:
+        if self.env is None and self.trained_in is not None:
             raise ValueError(
-                f"the policy was trained in {self._trained_in}: a module that is named is not "
-                f"imported unasked: load(..., env={self._trained_in!r}), or add "
-                f"--env {shlex.quote(self._trained_in)}"
+                f"the policy was trained in {self.trained_in}: a module that is named is not "
+                f"imported unasked: load(..., env={self.trained_in!r}), or add "
+                f"--env {shlex.quote(self.trained_in)}"
             )
 
     def _own_evaluator(self) -> Evaluator:
@@ -208,6 +214,8 @@ class Policy:
 
     def _check(self, observation: Any) -> tuple[Tensor, bool]:
         shape = self.spaces.obs_shape
+        if isinstance(observation, Mapping):
+            observation = join_parts(observation, self.spaces)
         try:
             array = observation if isinstance(observation, Tensor) else np.asarray(observation)
         except ValueError as error:
@@ -246,7 +254,7 @@ def load(
     """The policy of a run, from its files alone: no recipe is imported, nothing is unpickled.
 
     Args:
-        path: a run directory, or a policy or checkpoint file in it.
+        path: a run directory, or a policy or checkpoint file in it, or a directory with one run.
         which: ``final`` (of an unfinished run: its newest checkpoint) or ``best`` (the best
             evaluated one), for a run directory. If its file is damaged, that of the newest
             checkpoint that can be read, which is told.
@@ -276,7 +284,7 @@ def load(
     if env_kwargs is None and env == trained_in and imported(*kwargs.values()):
         env_kwargs = kwargs
     policy = Policy(actor.eval(), env, spaces, env_kwargs=env_kwargs)
-    policy.directory, policy._trained_in = _run_of(Path(path)), trained_in
+    policy.directory, policy.trained_in = _run_of(Path(path)) or _run_of(file), trained_in
     return policy
 
 

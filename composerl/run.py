@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import inspect
 import weakref
@@ -327,6 +328,10 @@ class Run:
         )
         # If an error in the loop's body ends the run, W&B shall know that it failed.
         self._end = weakref.finalize(self, self._tracker.close, 1)
+        # Its traceback may keep the run to the end of the process, where finalizers come after
+        # W&B has left, and what is registered now comes before.
+        self._end.atexit = False
+        atexit.register(self._end)
         # The id for a resume before the first checkpoint, the total for who watches.
         known = {"run_id": self._tracker.run_id, "total": self.total}
         if state and (other := rundir.changed(state["config"], self.config)):
@@ -421,6 +426,7 @@ class Run:
     def _close(self, exit_code: int) -> None:
         if self._opened is not None:
             self._end.detach()
+            atexit.unregister(self._end)
             self._opened.close(exit_code)
         if exit_code == 0:  # now that every file is closed, and the directory still ours
             write_manifest(self.directory, config_to_dict(self.config), self._owner.check)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -276,6 +279,73 @@ def test_a_stock_policy_of_float_actions():
         expected = actor(data)["action"]
     np.testing.assert_array_equal(policy.predict(np.ones((2, 3))), expected)
     assert policy.evaluate(1).lengths == (200,)
+
+
+def test_a_plain_module_is_an_actor(tmp_path):
+    """Float actions as they are, discrete ones as integers or by the best of their values."""
+    torch.manual_seed(0)
+    line, values = nn.Linear(3, 1), nn.Linear(4, 2)
+    policy = Policy(line, "Pendulum-v1")
+    expected = policy.predict(np.ones((2, 3)))
+    np.testing.assert_array_equal(expected, line(torch.ones(2, 3)).detach())
+    assert policy.evaluate(1).lengths == (200,)
+    saved = policy.save(tmp_path / "plain.safetensors")
+    again = composerl.load(saved, actor=nn.Linear(3, 1))
+    np.testing.assert_array_equal(again.predict(np.ones((2, 3))), expected)
+
+    class Best(nn.Module):
+        def forward(self, observation):
+            return values(observation).argmax(-1)
+
+    seen = np.random.default_rng(0).normal(size=(20, 4))
+    best = values(torch.tensor(seen).float()).argmax(-1).tolist()
+    stock = TensorDictModule(
+        lambda obs: nn.functional.one_hot(values(obs).argmax(-1), 2), ["observation"], ["action"]
+    )
+    for actor in (values, Best()):
+        assert Policy(actor, "CartPole-v1").predict(seen).tolist() == best
+        there = Policy(actor, lambda: GymEnv("CartPole-v1")).evaluate(3, seed=4)
+        check(there, by_hand(GymEnv("CartPole-v1"), stock, 4, 3))
+
+
+@pytest.mark.parametrize("gives", ["a wrong number", "a pair"])
+def test_a_plain_module_that_gives_no_actions_is_told_how_to_be_one(gives):
+    actor = nn.Linear(3, 5) if gives == "a wrong number" else nn.LSTM(3, 5)
+    kind, got = type(actor).__name__, {nn.Linear: "(batch, 5)", nn.LSTM: "a tuple"}[type(actor)]
+    told = f"the actor, a plain {kind}, must turn observations into actions (batch, 1), got {got}"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Policy(actor, "Pendulum-v1").evaluate(1)
+
+
+class Long(gym.Env):
+    """Ends after so many steps, of which nothing tells before."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+    length = 150
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), 1.0, self.t == self.length, False, {}
+
+
+def test_an_episode_that_does_not_end_is_told_of(monkeypatch, capsys):
+    """Every now and then, with the way out; not where a time limit is known."""
+    clock = SimpleNamespace(monotonic=iter(range(1000)).__next__)  # a second for each step
+    for name, value in (("time", clock), ("PATIENCE", 100), ("MANY_STEPS", 100)):
+        monkeypatch.setattr(f"composerl.bookkeeping.evaluation.{name}", value)
+    actor = nn.Linear(1, 2)
+    assert Policy(actor, Long).evaluate(1).lengths == (150,)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "episode of environment 'Long' has not ended in 100 steps" in told
+    assert """--env-kwargs '{"max_episode_steps": 1000}'""" in told
+    limited = Policy(actor, lambda: gym.wrappers.TimeLimit(Long(), 140)).evaluate(1)
+    assert limited.lengths == (140,)
+    assert not capsys.readouterr().err
 
 
 # ---- environments that are opened --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -58,3 +59,16 @@ def test_logging_costs_microseconds():
         return (time.process_time() - start) / (4 * PENDING)
 
     assert min(once() for _ in range(5)) < 30e-6
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("abc", "'abc'"), ([1.0], "[1.0]"), (torch.zeros(3), "a tensor of shape (3,)")],
+)
+def test_what_is_no_number_is_named(value, told):
+    rows = Rows()
+    rows.add(1, {"fine": 1.0, "mine": value})
+    with pytest.raises(
+        ValueError, match=re.escape(f"run.log: 'mine' must be one number, got {told}")
+    ):
+        rows.read()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
-from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from composerl.bookkeeping.console import say
 from composerl.bookkeeping.machine import untouched_rng
-from composerl.bookkeeping.stages import Stage, integers, open_stage
-from composerl.envs.masks import MASK
+from composerl.bookkeeping.stages import GymStage, Stage, open_stage
+from composerl.envs.games import PREFIXES
+from composerl.envs.opening import env_name
 from composerl.envs.spaces import Spaces
 
-__all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed", "greedy",
-           "observations"]  # fmt: skip
+__all__ = ["Evaluation", "Evaluator", "Player", "Score", "State", "episode_seed"]
 
 MAX_ENVS = 32
+PATIENCE = 30.0  # seconds until it is asked whether an episode has an end
+MANY_STEPS = 1000  # of one episode, below which it is not
 
 
 State = dict[str, Tensor]
@@ -44,32 +46,6 @@ class Player(Protocol):
     @property
     def evaluate(self) -> Callable[..., Evaluation]:
         """Play seeded episodes."""
-
-
-def greedy(actor: nn.Module, seen: Any, spaces: Spaces) -> Any:
-    """The actor's deterministic action for a batch of observations; discrete ones as integers.
-
-    A batch of all that TorchRL environments show, a TensorDict, comes back with what an actor
-    that reads TensorDicts has written to it.
-    """
-    whole = isinstance(seen, TensorDictBase)
-    if plain := getattr(actor, "greedy", None):
-        heeds = whole and MASK in getattr(actor, "in_keys", ())
-        return plain(observations(seen, spaces), *([seen.get(MASK)] if heeds else []))
-    data = seen if whole else TensorDict({"observation": seen}, [seen.shape[0]])
-    with set_exploration_type(ExplorationType.DETERMINISTIC):
-        data = actor(data)
-    if whole:
-        return data
-    action = data.get("action")
-    return action if spaces.num_actions is None else integers(action, spaces.num_actions)
-
-
-def observations(seen: Tensor | TensorDictBase, spaces: Spaces) -> Tensor:
-    """The observations alone, of what environments show."""
-    if isinstance(seen, Tensor):
-        return seen
-    return seen.get("observation").to(getattr(torch, spaces.obs_dtype))
 
 
 @dataclass(frozen=True)
@@ -185,7 +161,13 @@ class Evaluator:
     @torch.no_grad()
     @untouched_rng()
     def __call__(
-        self, act: Callable[..., Any], episodes: int, seed: int, *, recurrent: bool = False
+        self,
+        act: Callable[..., Any],
+        episodes: int,
+        seed: int,
+        *,
+        recurrent: bool = False,
+        spaces: Spaces | None = None,
     ) -> Evaluation:
         """Play ``episodes`` episodes with ``act``: observations ``(n, ...)`` to actions.
 
@@ -193,11 +175,14 @@ class Evaluator:
         is None at the start, and ``first`` is true in rows whose episode starts.
 
         In TorchRL environments ``act`` takes a TensorDict ``(n,)`` of all that they show, and
-        returns it with actions, or the actions.
+        returns it with actions, or the actions. A gymnasium environment must have the shapes of
+        ``spaces``, those that ``act`` is for.
         """
         if episodes < 1:
             raise ValueError(f"episodes must be at least 1, got {episodes}")
         stages = self._open(min(episodes, MAX_ENVS))
+        if spaces is not None and isinstance(stages[0], GymStage):
+            spaces.require_shapes_of(stages[0].spaces, env_name(self._make))
         torch.manual_seed(episode_seed(seed, episodes))
         kind: Any = stages[0]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
@@ -213,7 +198,11 @@ class Evaluator:
             return stage, episode, shown
 
         playing: list[Any] = [start(stage) for stage in stages]
+        begun, patience = time.monotonic(), PATIENCE
         while playing:
+            if time.monotonic() - begun > patience:
+                self._doubt(max(lengths[episode] for _, episode, _ in playing))
+                patience *= 2
             seen = kind.together([shown for _, _, shown in playing])
             if recurrent:
                 first = torch.from_numpy(lengths[[episode for _, episode, _ in playing]] == 0)
@@ -232,6 +221,16 @@ class Evaluator:
                 state = {key: value[rows] for key, value in state.items()}
             playing = [following[row] for row in rows]
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+    def _doubt(self, steps: int) -> None:
+        """Say that an episode may have no end, unless one is known to have."""
+        name = env_name(self._make)
+        if steps >= MANY_STEPS and not name.startswith(PREFIXES) and not self._open(1)[0].limited:
+            say(
+                f"evaluation: an episode of environment {name!r} has not ended in {steps:,} steps, "
+                "and no time limit is known; if it never ends, set one: max_episode_steps=1000 "
+                "where it is registered, or run --env-kwargs '{\"max_episode_steps\": 1000}'"
+            )
 
     def _open(self, number: int) -> list[Stage]:
         while len(self._stages) < number:

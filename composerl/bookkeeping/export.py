@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from composerl import __version__
 from composerl._files import replace_file
-from composerl.bookkeeping.evaluation import Player, greedy
+from composerl.bookkeeping.acting import greedy
+from composerl.bookkeeping.evaluation import Player
 from composerl.envs.arguments import env_name
 from composerl.envs.masks import MASK
 from composerl.modules.mlp import Normalize

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from composerl._schema import short
+
 __all__ = ["Diverged", "Rows"]
 
 #: So many logged updates are kept as tensors before they are read: asking each for its number would
@@ -42,12 +44,13 @@ class Rows:
     def read(self) -> None:
         """Read what was logged; a loss that is no finite number raises :class:`Diverged`."""
         pending, self._pending = self._pending, []
-        tensors = [v for _, metrics in pending for v in metrics.values() if isinstance(v, Tensor)]
+        logged = [item for _, metrics in pending for item in metrics.items()]
+        tensors = [_one(key, value) for key, value in logged if isinstance(value, Tensor)]
         numbers = iter(_numbers(tensors))
         for step, metrics in pending:
             for key, value in metrics.items():
                 mean = isinstance(value, Tensor)
-                number = next(numbers) if mean else float(value)
+                number = next(numbers) if mean else _number(key, value)
                 if not isfinite(number) and key.rpartition("/")[2].startswith("loss"):
                     raise Diverged(f"{_name(key)} is {number} at step {step}")
                 if not mean:
@@ -79,6 +82,21 @@ class Rows:
         self._pending = []
         self._sums = {key: list(pair) for key, pair in state["sums"].items()}
         self._latest = dict(state["latest"])
+
+
+def _one(key: str, value: Tensor) -> Tensor:
+    if value.numel() != 1:
+        raise ValueError(
+            f"run.log: {key!r} must be one number, got a tensor of shape {tuple(value.shape)}"
+        )
+    return value
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"run.log: {key!r} must be one number, got {short(value)}") from None
 
 
 def _numbers(tensors: list[Tensor]) -> list[float]:

@@ -26,6 +26,14 @@ class GymStage:
         self.env = env
         self.spaces = Spaces.of(env)
 
+    @property
+    def limited(self) -> bool:
+        """Whether its episodes are known to end: by gymnasium's wrapper."""
+        env = self.env
+        while isinstance(env, gym.Wrapper) and not isinstance(env, gym.wrappers.TimeLimit):
+            env = env.env
+        return isinstance(env, gym.wrappers.TimeLimit)
+
     def start(self, seed: int) -> Any:
         """Begin an episode; returns what it shows."""
         return self._shown(*self.env.reset(seed=seed))
@@ -69,6 +77,8 @@ class TorchRLStage:
     All that it shows reaches a policy that reads TensorDicts, and what that writes is carried
     along as TorchRL does: masks and the states of recurrent modules too.
     """
+
+    limited = False  # by which transform or wrapper inside it would be is not looked for
 
     def __init__(self, env: EnvBase) -> None:
         if env.batch_size:

@@ -24,7 +24,7 @@ def read_policy(path: Path, which: str) -> tuple[Path, dict[str, Any]]:
 
     Of a run directory, if the file meant is damaged: what the newest checkpoint has that is not.
     """
-    check_run(path)
+    path = check_run(path)
     if path.is_dir():
         file, tree = _of_run(path, which)
     else:

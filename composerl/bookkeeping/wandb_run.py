@@ -155,6 +155,7 @@ def start_wandb(mode: str, options: dict[str, Any], system: bool = False) -> Any
         chosen = wandb.Settings(**settings)
         return wandb.init(**options, mode=mode, resume="allow", save_code=False, settings=chosen)
 
+    show = sys.excepthook
     try:
         run = start(mode)
     except Exception as error:
@@ -169,6 +170,8 @@ def start_wandb(mode: str, options: dict[str, Any], system: bool = False) -> Any
         # The service still holds the id of the failed attempt and would refuse it.
         wandb.teardown(exit_code=1)
         run = start("offline")
+    # Its own prints a traceback and has torch's print it again; that a run failed we tell it.
+    sys.excepthook = show
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     return run

@@ -7,9 +7,11 @@ from typing import Any
 
 from composerl.bookkeeping.checkpoint import load_checkpoint, load_newest
 from composerl.bookkeeping.console import say
+from composerl.config import check_run
 from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
 from composerl.data.offline.generation import play_episodes
+from composerl.envs.spaces import Spaces
 from composerl.policy import Policy, imported
 
 __all__ = ["played", "replayed"]
@@ -31,6 +33,7 @@ def played(
         raise ValueError(f"{source} has a policy with memory, which cannot be collected from yet")
     if policy.env is None:
         raise ValueError(f"{source} is of an environment of its own: give it by --env module:Id")
+    policy.spaces.require_shapes_of(Spaces.of(policy.env, **policy.env_kwargs), policy.env)
     return play_episodes(
         policy.env,
         policy.predict,
@@ -44,6 +47,7 @@ def played(
 
 def replayed(run: Path) -> Dataset:
     """The replay buffer in a checkpoint file, or in the newest of a run directory."""
+    run = check_run(run)
     state = load_newest(run) if run.is_dir() else load_checkpoint(run)
     if state is None:
         raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")

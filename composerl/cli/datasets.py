@@ -164,7 +164,7 @@ def filter_(
     _write(filter_episodes(read_dataset(file), min_return, max_return, top), out)
 
 
-def convert(file: Positional[Path], out: Positional[Path]) -> None:
+def convert(file: Positional[Path], *, out: Out) -> None:
     """Convert between npz, HDF5 and Minari; the content is checked on the way.
 
     Args:

@@ -44,7 +44,7 @@ def evaluate(
     tau: float = 0.1,
     critics: int = 2,
 ) -> None:
-    """Play seeded episodes with policies and show what they reach; of several, rank them.
+    """Play seeded episodes with policies and show what they reach; rank those of an environment.
 
     With --dataset nothing is played and no environment is needed: by fitted Q evaluation a value
     is learned for each policy, on the dataset, and that of its episodes' first states is shown. It
@@ -93,8 +93,7 @@ def _places(paths: tuple[Path, ...]) -> list[Path]:
         if inside and any(path.glob("*/**/config.yaml")):
             found += [run.directory for run in analysis.find_runs([path])]
         else:
-            check_run(path)
-            found.append(path)
+            found.append(check_run(path))
     return found
 
 
@@ -114,21 +113,36 @@ def _by_episodes(
         if video is not None:  # first: what cannot be drawn is told before all is played
             film_episode(policy, video, seed)
         told.append(_played(run, policy, episodes, seed))
-    told.sort(key=lambda one: -one["mean"])
+    groups = _ranked(told, "mean")
     if json:
-        print_json(told if len(told) > 1 else told[0])
+        _print_all(groups)
         return
-    what = f"{told[0]['env']}, {episodes} episodes, seed {seed}"
-    if len(told) == 1:
-        _show_one(told[0], what)
-    else:
+    for env, group in groups.items():
+        what = f"{env}, {episodes} episodes, seed {seed}"
+        if len(told) == 1:
+            _show_one(told[0], what)
+            continue
         rows = [
             (one["run"], f"{one['mean']:.2f}", interval(one["mean_interval"]), f"{one['iqm']:.2f}")
-            for one in told
+            for one in group
         ]
         print_table(what, ("policy", "mean", "95 % interval", "interquartile mean"), rows)
     if video is not None:
         print(f"video: {video}")
+
+
+def _ranked(told: list[dict[str, Any]], by: str) -> dict[str, list[dict[str, Any]]]:
+    """What was found, the best first, for each environment: returns of two are not comparable."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for one in told:
+        kwargs = f" {one['env_kwargs']}" if one["env_kwargs"] else ""
+        groups.setdefault(f"{one['env']}{kwargs}", []).append(one)
+    return {env: sorted(group, key=lambda one: -one[by]) for env, group in groups.items()}
+
+
+def _print_all(groups: dict[str, list[dict[str, Any]]]) -> None:
+    told = [one for group in groups.values() for one in group]
+    print_json(told if len(told) > 1 else told[0])
 
 
 def _played(run: Path, policy: Policy, episodes: int, seed: int) -> dict[str, Any]:
@@ -140,6 +154,7 @@ def _played(run: Path, policy: Policy, episodes: int, seed: int) -> dict[str, An
     return {
         "run": str(run),
         "env": policy.env,
+        "env_kwargs": policy.env_kwargs,
         "episodes": episodes,
         "seed": seed,
         "mean": result.mean,
@@ -185,15 +200,18 @@ def _by_dataset(
             say(f"{run}: learning its value by {settings['steps']:,} updates ...")
         with progress_bar(str(run), settings["steps"], 0) as show:
             estimate = fitted_q(policy, data, show=show, **settings)
-        told.append({"run": str(run), "dataset": dataset, **vars(estimate), **settings})
-    told.sort(key=lambda one: -one["value"])
+        env = env or policy.trained_in  # whose module was not imported for this
+        place = {"run": str(run), "env": env, "env_kwargs": kwargs, "dataset": dataset}
+        told.append({**place, **vars(estimate), **settings})
+    groups = _ranked(told, "value")
     if json:
-        print_json(told if len(told) > 1 else told[0])
+        _print_all(groups)
         return
-    rows = [
-        (one["run"], f"{one['value']:.2f}", f"{one['error']:.2f}", f"{one['apart']:.2f}")
-        for one in told
-    ]
-    title = f"estimated return by {dataset}, discounted by {settings['gamma']:g}"
-    print_table(title, ("policy", "return", "standard error", "critics apart"), rows)
+    for env, group in groups.items():
+        rows = [
+            (one["run"], f"{one['value']:.2f}", f"{one['error']:.2f}", f"{one['apart']:.2f}")
+            for one in group
+        ]
+        title = f"{env}: estimated return by {dataset}, discounted by {settings['gamma']:g}"
+        print_table(title, ("policy", "return", "standard error", "critics apart"), rows)
     say("a guess, most of all where policies leave the data; the errors are of the first states")

@@ -35,6 +35,8 @@ def run_group(
     recipe = find_recipe(name)
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}-group"
     place = Path(out or Path("runs", recipe.stem, stamp))
+    if (place / "config.yaml").is_file():
+        raise ValueError(f"--out {place} is a run itself: choose another directory for --seeds")
     # A mistake is told here, before anything starts.
     todo = [
         Job.of(f"seed {n}", name, place / f"seed{n}", (*flags, "--seed", str(n))) for n in seeds

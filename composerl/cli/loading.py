@@ -27,7 +27,7 @@ Recipe = Annotated[Path | None, arg(help="Its actor(cfg) makes a policy of modul
 
 def load_policy(run: Path, which: str, env: str | None, recipe: Path | None) -> Policy:
     """The policy of a run directory or file; torch then computes as in training."""
-    check_run(run)
+    run = check_run(run)
     import torch
 
     from composerl.policy import load

@@ -30,7 +30,8 @@ def predict(
 
     Without --obs or --npz, reads JSON lines from stdin and answers each with one line: an array
     (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
-    {"reset": true} (a new episode, for policies with a memory) with itself. A policy of masked
+    {"reset": true} (a new episode, for policies with a memory) with itself. An observation of
+    several arrays can be given as the object of them: {"a": array, "b": array}. A policy of masked
     actions needs {"observation": array, "action_mask": array}. What cannot be answered is answered
     with {"error": ...}; the exit code tells in the end that there was any.
 
@@ -114,22 +115,41 @@ def _answer(policy: Policy, line: str, where: str) -> dict[str, Any]:
 
 
 def _act(policy: Policy, given: Any, where: str) -> Any:
-    import numpy as np
-
-    observation, mask = given, None
-    if isinstance(given, dict):
-        if "observation" not in given:
-            raise ValueError(f'{where} has no "observation", it has {", ".join(given)}')
-        observation, mask = given["observation"], given.get("action_mask")
+    observation, mask = _seen(given, policy.spaces.obs_parts or (), where)
     try:
         if policy.spaces.obs_dtype == "uint8":
-            # JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses.
-            observation = np.asarray(observation)
-            if observation.dtype.kind in "iu" and np.isin(observation, np.arange(256)).all():
-                observation = observation.astype(np.uint8)
+            observation = _pixels(observation)
         return policy.predict(observation, mask=mask).tolist()
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _seen(given: Any, parts: tuple[str, ...], where: str) -> tuple[Any, Any]:
+    """The observation and the mask of a request, which may be an observation of parts itself."""
+    if not isinstance(given, dict):
+        return given, None
+    mask = given.get("action_mask")
+    outer = {part.partition("/")[0]: None for part in parts}
+    if outer and outer.keys() <= given.keys():  # one of them may be called observation, too
+        return {key: part for key, part in given.items() if key != "action_mask"}, mask
+    if "observation" not in given:
+        lacks = (
+            f'neither "observation" nor all of {", ".join(outer)}' if outer else 'no "observation"'
+        )
+        raise ValueError(f"{where} has {lacks}, it has {', '.join(given)}")
+    return given["observation"], mask
+
+
+def _pixels(observation: Any) -> Any:
+    """JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses."""
+    import numpy as np
+
+    if isinstance(observation, dict):
+        return {key: _pixels(part) for key, part in observation.items()}
+    array = np.asarray(observation)
+    if array.dtype.kind in "iu" and np.isin(array, np.arange(256)).all():
+        return array.astype(np.uint8)
+    return array
 
 
 def _follow(policy: Policy, rows: Any, first: Any, where: str) -> list[Any]:

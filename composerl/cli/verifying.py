@@ -54,7 +54,7 @@ def verify(
     since = None if replay_from is None else _step(replay_from)
     if replay and since is not None:
         raise ValueError("--replay is from the start: it cannot be given with --replay-from")
-    _require_runs(*runs)
+    runs = _require_runs(*runs)
     own = recipe if recipe is not None and hasattr(load_recipe(recipe), "actor") else None
     train = _trainer(recipe, env) if replay or since is not None else None
 
@@ -104,7 +104,7 @@ def bisect(
     from composerl.analysis.runs import read_run
     from composerl.bookkeeping.console import print_table
 
-    _require_runs(a, b)
+    a, b = _require_runs(a, b)
     runs = read_run(a), read_run(b)
     settings = settings_apart(*runs)
     found = list(bisect_runs(*runs, _trainer(recipe, env) if replay else None, env))
@@ -119,11 +119,11 @@ def bisect(
         sys.exit(1)
 
 
-def _require_runs(*runs: Path) -> None:
-    for run in runs:
-        check_run(run)
-        if not run.is_dir():
-            raise NotADirectoryError(f"{run} is a file, expected a run directory")
+def _require_runs(*places: Path) -> tuple[Path, ...]:
+    runs = tuple(map(check_run, places))
+    if files := [run for run in runs if not run.is_dir()]:
+        raise NotADirectoryError(f"{files[0]} is a file, expected a run directory")
+    return runs
 
 
 def _step(text: str) -> int | str:

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import (
+    find_highest_version,
+    get_env_id,
+    load_env_creator,
+    parse_env_id,
+)
 
 __all__ = ["Env", "env_name", "make_with"]
 
@@ -41,13 +46,20 @@ def make_with(
 
 def _unknown(env: Env, kwargs: Mapping[str, Any], message: str) -> tuple[list[str], list[str]]:
     """Those of the keyword arguments that an environment does not take, and those it takes."""
-    creator: Any = env
-    if isinstance(env, str):
-        creator = gym.spec(env).entry_point
-        creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    parameters = inspect.signature(creator).parameters.values()
+    maker = _creator(env) if isinstance(env, str) else env
+    parameters = inspect.signature(maker).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):  # what it hands on is not known here
         return re.findall(r"unexpected keyword argument '(\w+)'", message)[:1], known
     own = _OWN if isinstance(env, str) else ()
     return [key for key in kwargs if key not in known and key not in own], known
+
+
+def _creator(env: str) -> Callable[..., Any]:
+    """What ``gymnasium.make`` calls for an id, of the newest version where it says none."""
+    name = env.rpartition(":")[2]  # the module before it has been imported
+    if name not in gym.registry:
+        space, stem, _ = parse_env_id(name)
+        name = get_env_id(space, stem, find_highest_version(space, stem))
+    creator: Any = gym.spec(name).entry_point
+    return load_env_creator(creator) if isinstance(creator, str) else creator

@@ -57,13 +57,13 @@ def _lacks(env: str, error: Exception) -> str:
 
 
 class FlatBox(gym.spaces.Box):
-    """The Box that a Dict or Tuple was flattened to; knows the names of its parts, in order.
+    """The Box that a Dict or Tuple was flattened to; knows its parts' names and shapes, in order.
 
     Nested names are joined by ``/``; the elements of a Tuple are ``_index_0`` and so on, as in
     Minari's files.
     """
 
-    parts: tuple[str, ...]
+    parts: dict[str, tuple[int, ...]]
 
 
 def flat_space(space: gym.Space) -> gym.spaces.Box:
@@ -85,7 +85,7 @@ def flat_space(space: gym.Space) -> gym.spaces.Box:
     flat = gym.spaces.flatten_space(space)
     assert isinstance(flat, gym.spaces.Box)
     made = FlatBox(flat.low, flat.high, dtype=flat.dtype.type)
-    made.parts = tuple(leaves)
+    made.parts = {name: tuple(leaf.shape or ()) for name, leaf in leaves.items()}
     return made
 
 

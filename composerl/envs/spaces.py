@@ -38,6 +38,8 @@ class Spaces:
     """Whether the environment says which of its discrete actions are allowed, by a mask."""
     obs_parts: tuple[str, ...] | None = field(default=None, compare=False)
     """Names of the arrays that an observation was joined from, in order, where it was."""
+    obs_part_shapes: tuple[tuple[int, ...], ...] | None = field(default=None, compare=False)
+    """Their shapes."""
 
     def __post_init__(self) -> None:
         # JSON turns tuples into lists: normalise, so that equal spaces compare equal.
@@ -45,6 +47,9 @@ class Spaces:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, tuple(value))
+        if self.obs_part_shapes is not None:
+            shapes = tuple(map(tuple, self.obs_part_shapes))
+            object.__setattr__(self, "obs_part_shapes", shapes)
         self._require_types()
         if (self.low is None) == (self.num_actions is None):
             raise ValueError(
@@ -61,6 +66,10 @@ class Spaces:
             values = value if isinstance(value, tuple) else () if value is None else (value,)
             if any(not isinstance(v, kinds) or isinstance(v, bool) for v in values):
                 raise ValueError(f"{name} of spaces has a wrong type: {short(value)}")
+        shapes = self.obs_part_shapes or ()
+        wrong = any(type(size) is not int or size < 0 for shape in shapes for size in shape)
+        if wrong or (shapes and len(shapes) != len(self.obs_parts or ())):
+            raise ValueError(f"obs_part_shapes of spaces does not fit: {short(shapes)}")
         sizes = (*self.obs_shape, *(() if self.num_actions is None else (self.num_actions,)))
         if any(n < 0 for n in sizes) or math.prod(map(int, sizes)) > LARGEST:
             raise ValueError(f"spaces of {short(sizes)} are refused: negative, or too large")
@@ -104,6 +113,19 @@ class Spaces:
             raise ValueError(f"{what} needs discrete actions, but {found}")
         return self
 
+    def require_shapes_of(self, env: Spaces, name: str) -> None:
+        """Refuse an environment that a policy for these spaces cannot see or act in."""
+        if env._shapes != self._shapes:
+            raise ValueError(
+                f"the policy is for {self._shapes}, but environment {name!r} has {env._shapes}"
+            )
+
+    @property
+    def _shapes(self) -> str:
+        box = f"continuous actions ({self.action_dim},)"
+        actions = f"{self.num_actions} discrete actions" if self.discrete else box
+        return f"observations {self.obs_shape} of {self.obs_dtype} and {actions}"
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary from which ``Spaces(**d)`` makes an equal object."""
         return {key: value for key, value in asdict(self).items() if value not in (None, False)}
@@ -129,7 +151,7 @@ class Spaces:
         space = flat_space(getattr(env, "single_observation_space", env.observation_space))
         action = getattr(env, "single_action_space", env.action_space)
         shape, dtype = space.shape, _obs_dtype(space.dtype)
-        parts = getattr(space, "parts", None)
+        parts = _parts(space)
         if isinstance(action, gym.spaces.Discrete):
             if action.start != 0:
                 raise ValueError(
@@ -138,12 +160,12 @@ class Spaces:
                 )
             masked = has_mask(getattr(env, "envs", [env])[0])
             options: dict[str, Any] = {"num_actions": int(action.n), "masked": masked}
-            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, **options)
+            return cls(obs_shape=shape, obs_dtype=dtype, **parts, **options)
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
             known = "Discrete and one-dimensional Box actions"
             raise ValueError(f"only {known} are supported, got {action}")
         low, high = _floats(action.low), _floats(action.high)
-        return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
+        return cls(obs_shape=shape, obs_dtype=dtype, **parts, low=low, high=high)
 
     @classmethod
     def _of_torchrl(cls, env: Any) -> Spaces:
@@ -166,17 +188,23 @@ class Spaces:
         space = None
         if isinstance(env, GymWrapper):
             space = getattr(env, "single_observation_space", env.observation_space)
-        parts = getattr(space, "parts", None) if getattr(space, "shape", None) == shape else None
+        parts = _parts(space) if getattr(space, "shape", None) == shape else {}
         number = int(getattr(action.space, "n", 0))
         one_hot = isinstance(action, OneHot) and tuple(action.shape) == (number,)
         if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
             discrete: dict[str, Any] = {"num_actions": number, "masked": masked}
-            return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, **discrete)
+            return cls(obs_shape=shape, obs_dtype=dtype, **parts, **discrete)
         if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
             known = "OneHot, Categorical and one-dimensional Bounded or Unbounded actions"
             raise ValueError(f"only {known} are supported, got {action}")
         low, high = _floats(action.space.low), _floats(action.space.high)
-        return cls(obs_shape=shape, obs_dtype=dtype, obs_parts=parts, low=low, high=high)
+        return cls(obs_shape=shape, obs_dtype=dtype, **parts, low=low, high=high)
+
+
+def _parts(space: Any) -> dict[str, Any]:
+    """What of :class:`Spaces` says of which arrays an observation was joined."""
+    parts = getattr(space, "parts", None)
+    return {"obs_parts": tuple(parts), "obs_part_shapes": tuple(parts.values())} if parts else {}
 
 
 def _floats(values: Any) -> tuple[float, ...]:

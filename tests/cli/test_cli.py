@@ -328,7 +328,7 @@ def test_data_is_made_told_and_converted(cli, tmp_path):
     assert "action shares" in cli("data", "info", tmp_path / "a.npz").out
     chain = [tmp_path / name for name in ("a.npz", "b.hdf5", "c", "d.npz")]
     for source, target in itertools.pairwise(chain):
-        assert cli("data", "convert", source, target).code == 0
+        assert cli("data", "convert", source, "-o", target).code == 0
         assert read_dataset(target).fingerprint == original.fingerprint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.hdf5", "c", "d.npz"]
 
@@ -348,7 +348,7 @@ def test_rows_that_are_no_episodes_cannot_be_minari(cli, tmp_path):
               "next_observations": np.eye(3) * 2, "terminals": np.zeros(3, bool),
               "timeouts": np.zeros(3, bool)}  # fmt: skip
     np.savez(tmp_path / "a.npz", **arrays)
-    result = cli("data", "convert", tmp_path / "a.npz", tmp_path / "b")
+    result = cli("data", "convert", tmp_path / "a.npz", "-o", tmp_path / "b")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "not whole episodes" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

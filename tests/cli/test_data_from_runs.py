@@ -149,7 +149,7 @@ def test_info_shows_the_returns_and_warns(cli, mixed):
         (["collect", "SAC", "-o", "a.csv"], "'.csv'"),
         (["collect", "CARTPOLE", "-o", "a.npz", "--noise", "1"], "use --epsilon for discrete"),
         (["collect", "IQL", "-o", "a.npz", "--replay"], "holds no replay buffer with rows"),
-        (["collect", ".", "-o", "a.npz", "--replay"], "has no checkpoint"),
+        (["collect", ".", "-o", "a.npz", "--replay"], "holds no run"),
         (["mix", "MIXED", "no.npz", "-o", "a.npz"], "no.npz does not exist"),
         (["mix", "MIXED", "MIXED", "-o", "a.npz", "--share", "1"], "between 0 and 1"),
         (["filter", "MIXED", "-o", "a.npz"], "say what to keep"),

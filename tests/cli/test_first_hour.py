@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
 
 import composerl
 from composerl.cli import starting
-from composerl.envs import make_env
+from composerl.envs import Spaces, make_env
+from composerl.modules import gaussian_actor
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,14 @@ def test_words_that_are_missing_are_named(cli, words, needs):
 
 def test_help_calls_words_by_their_names(cli):
     assert "usage: composerl run [-h] [OPTIONS] NAME\n" in cli("run", "--help").out
-    assert "usage: composerl data convert [-h] FILE OUT\n" in cli("data", "convert", "--help").out
+    assert "usage: composerl data info [-h] FILE [--env" in cli("data", "info", "--help").out
+
+
+def test_what_is_written_is_named_alike_by_all_data_commands(cli):
+    for name in ("make", "collect", "mix", "filter", "convert"):
+        assert "-o PATH, --out PATH" in cli("data", name, "--help").out, name
+    told = cli("data", "convert", "a.npz").err
+    assert "data convert needs --out (npz, hdf5, or a name without ending" in told
 
 
 @pytest.mark.parametrize(
@@ -69,6 +79,12 @@ def test_from_python_by_their_field():
 def test_another_recipe_is_named_when_a_run_is_resumed(cli, run):
     result = cli("run", "gail_cartpole", "--out", run, "--resume")
     told = f"--resume: {run} holds a run of iql_pendulum, which gail_cartpole cannot go on with"
+    assert (result.code, result.err) == (2, f"error: {told}\n")
+
+
+def test_seeds_do_not_go_into_a_run(cli, run):
+    result = cli("run", "gail_cartpole", "--out", run, "--resume", "--seeds", "0", "1")
+    told = f"--out {run} is a run itself: choose another directory for --seeds"
     assert (result.code, result.err) == (2, f"error: {told}\n")
 
 
@@ -122,6 +138,24 @@ def test_load_of_a_group_names_its_runs(runs):
     told = f"holds 2 runs, name one of them: {runs / 'iql_pendulum' / 'seed0'}, "
     with pytest.raises(ValueError, match=re.escape(told)):
         composerl.load(runs)
+
+
+def test_a_directory_with_one_run_stands_for_it(cli, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = Path("runs")
+    shutil.copytree(run, only := place / "iql_pendulum" / "only")
+    (only / "wandb" / "files").mkdir(parents=True)
+    (only / "wandb" / "files" / "config.yaml").touch()
+    policy = composerl.load(place)
+    assert policy.directory is not None
+    assert policy.directory.samefile(only)
+    told = cli("predict", place, "--obs", "[1, 0, 0]").json
+    assert told == {"action": policy.predict([1, 0, 0]).tolist()}
+    assert str(only) in cli("evaluate", place, "--episodes", 1).out
+    assert cli("bisect", place, run).code == 0
+    assert cli("data", "collect", place, "--episodes", 1, "-o", "x.npz").code == 0
+    assert str(only) in cli("verify", place).out
+    assert str(only) in cli("data", "collect", place, "--replay", "-o", "y.npz").err
 
 
 def test_one_run_is_not_called_better(cli, run, runs):
@@ -201,6 +235,16 @@ def test_a_traceback_begins_with_the_recipe(tmp_path):
         assert done.returncode == 1
 
 
+def test_a_recipe_that_python_does_not_understand_is_all_that_is_shown(tmp_path):
+    (tmp_path / "mine.py").write_text("def main(:\n")
+    words = [sys.executable, "-m", "composerl", "run", "mine.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    place, line, _, last = done.stderr.splitlines()
+    assert place == f'  File "{tmp_path / "mine.py"}", line 1'
+    assert line.strip() == "def main(:"
+    assert last.startswith("SyntaxError: ")
+
+
 def test_ctrl_c_before_the_first_step_says_how_to_go_on(cli, tmp_path, monkeypatch):
     """While it is evaluated for the first time, or W&B starts: the directory is a run already."""
 
@@ -243,3 +287,70 @@ def test_a_replay_tells_nothing_of_the_directory_that_it_removes(cli, run):
     told = cli("verify", run, "--replay")
     assert "trained again: policy" in told.out
     assert "composerl.load" not in told.out + told.err
+
+
+def test_an_environment_of_other_shapes_is_refused_with_both(cli, run, tmp_path):
+    mine = "the policy is for observations (3,) of float32 and continuous actions (1,), but "
+    told = f"error: {mine}environment 'CartPole-v1' has observations (4,) of float32 and 2 discrete"
+    flags = ["--env", "CartPole-v1"]
+    for words in (["evaluate", run], ["evaluate", run, "--video", tmp_path / "x.gif"],
+                  ["data", "collect", run, "-o", tmp_path / "x.npz"]):  # fmt: skip
+        result = cli(*words, *flags)
+        assert (result.code, result.err) == (2, f"{told} actions\n")
+
+
+def test_policies_are_ranked_among_those_of_their_environment(cli, runs, cartpole):
+    """A return of CartPole is not better than one of Pendulum."""
+    shown = cli("evaluate", runs, cartpole, "--episodes", 2)
+    pendulum, pole = shown.out.split("CartPole-v1, 2 episodes, seed 0")
+    assert "Pendulum-v1, 2 episodes, seed 0" in pendulum
+    assert "seed0" in pendulum
+    assert "seed1" in pendulum
+    assert str(cartpole) in pole
+    assert "seed1" not in pole
+    told = cli("evaluate", cartpole, runs, "--episodes", 2, "--json").json
+    assert [one["env"] for one in told] == ["CartPole-v1", "Pendulum-v1", "Pendulum-v1"]
+    assert told[1]["mean"] >= told[2]["mean"]
+    flags = ["--dataset", "random", "--steps", "5", "--hidden", "8"]
+    guessed = cli("evaluate", cartpole, runs, *flags).out
+    assert "CartPole-v1: estimated return by random" in guessed
+    assert "Pendulum-v1: estimated return by random" in guessed
+
+
+def test_keyword_arguments_of_an_own_environment_are_named(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kwargs_env.py").write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "def make(gravity=9.8, render_mode=None):\n"
+        "    return CartPoleEnv(render_mode=render_mode)\n"
+        'gym.register("Kwargs-v0", entry_point=make, max_episode_steps=20)\n'
+    )
+    for env in ("kwargs_env:Kwargs-v0", "kwargs_env:Kwargs"):
+        result = cli("run", "ppo_cartpole", "--env", env, "--env-kwargs", '{"gravty": 3}')
+        told = f"environment '{env}' does not take gravty; it takes gravity, render_mode"
+        assert (result.code, result.err.splitlines()[-1]) == (2, f"error: {told}")
+
+
+def test_an_observation_of_parts_is_predicted_from(cli, tmp_path):
+    """As an object of its parts, of which one may be called observation."""
+
+    class Goal(gym.Env):
+        observation_space = gym.spaces.Dict(
+            {"observation": gym.spaces.Box(-1, 1, (2,)), "goal": gym.spaces.Box(-1, 1, (1,))}
+        )
+        action_space = gym.spaces.Box(-1, 1, (1,))
+
+    policy = composerl.Policy(gaussian_actor(Spaces.of(Goal), (8,)), Goal)
+    file = policy.save(tmp_path / "goal.safetensors")
+    flat = [0.5, 0.1, 0.2]
+    expected = {"action": policy.predict(flat).tolist()}
+    parts = {"observation": [0.1, 0.2], "goal": [0.5]}
+    lines = (flat, {"observation": flat}, parts, {"observation": parts})
+    answers = cli("predict", file, stdin="\n".join(map(json.dumps, lines))).out.splitlines()
+    assert [json.loads(answer) for answer in answers] == [expected] * 4
+    assert cli("predict", file, "--obs", json.dumps(parts)).json == expected
+    told = cli("predict", file, "--obs", '{"goal": [1]}').err
+    assert (
+        told == 'error: --obs has neither "observation" nor all of goal, observation, it has goal\n'
+    )

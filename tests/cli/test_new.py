@@ -30,7 +30,7 @@ def test_what_is_written_passes_and_is_formatted(cli, tmp_path):
         assert told.returncode == 0, told.stdout
 
 
-@pytest.mark.parametrize("name", ["My Algorithm", "../x", "1st"])
+@pytest.mark.parametrize("name", ["My Algorithm", "../x", "1st", "class"])
 def test_names_that_are_none_are_refused(cli, tmp_path, name):
     result = cli("new", name, "--out", tmp_path)
     assert (result.code, "such as my_algorithm" in result.err) == (2, True)
@@ -42,3 +42,25 @@ def test_nothing_is_overwritten(cli, tmp_path):
     result = cli("new", "mine", "--out", tmp_path)
     assert (result.code, "mine_loss.py exists already" in result.err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine_loss.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("torch", "torch.py would hide the module torch ("),
+        ("json", "json.py would hide the module json ("),
+        ("sys", "sys.py would hide the module sys (built-in): choose another name"),
+        ("iql_pendulum", "iql_pendulum is a packaged recipe: choose another name, or copy it"),
+    ],
+)
+def test_names_that_are_taken_are_refused(cli, tmp_path, name, told):
+    """A torch.py beside a recipe is what `import torch` finds."""
+    result = cli("new", name, "--out", tmp_path)
+    assert (result.code, result.err.startswith(f"error: {told}")) == (2, True), result.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_may_have_the_name_of_what_is_in_it(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    assert cli("new", "mine", "--out", "mine").code == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,44 @@ def test_the_system_stays_out_on_request(tmp_path):
         composerl.train("iql_pendulum", **flags)
         (run,) = read_wandb(out)
         assert ("versions" in run.config) is system
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "told"),
+    [
+        ("x = float('nan')", 2, "error: train/loss is nan at step 1: the training diverged"),
+        ("x = 1 / 0", 1, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_run_that_fails_says_so_once_and_is_closed(tmp_path, change, code, told):
+    """W&B leaves before Python's finalizers do, and has its own way to show a traceback."""
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            f"""\
+            from dataclasses import dataclass
+            from composerl import Run, RunConfig
+
+            @dataclass(frozen=True, kw_only=True)
+            class Config(RunConfig):
+                env: str = "CartPole-v1"
+                steps: int = 1
+
+            def main(cfg):
+                run = Run(cfg)
+                run.itself = run  # as what a recipe makes may hold it: it is not freed at once
+                for step in run.steps(cfg.steps):
+                    {change}
+                    run.log({{"loss": x}})
+            """
+        )
+    )
+    words = ["run", "mine.py", "--wandb", "offline", "--no-wandb-system", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "composerl", *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert done.stderr.count("Traceback") == (code == 1)
+    (run,) = read_wandb(tmp_path / "run")
+    assert run.exit_code == 1

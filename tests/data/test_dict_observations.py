@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 
 import gymnasium as gym
@@ -16,6 +17,7 @@ from composerl.bookkeeping.evaluation import Evaluator
 from composerl.data import generate, read_dataset, validate
 from composerl.envs import Spaces, make_env, open_gym
 from composerl.modules import gaussian_actor
+from composerl.policy import Policy
 
 REAL = Box(-np.inf, np.inf, (2,), np.float64)
 
@@ -145,13 +147,63 @@ def test_environments_follow_gymnasium(kind, num_envs):
     )
     spaces = Spaces.of(kind)
     assert spaces == Spaces(obs_shape=(width,), low=(-1.0, -1.0), high=(1.0, 1.0))
-    assert Spaces(**spaces.to_json()).obs_parts == spaces.obs_parts
+    again = Spaces(**json.loads(json.dumps(spaces.to_json())))
+    assert again.obs_parts == spaces.obs_parts
+    assert again.obs_part_shapes == spaces.obs_part_shapes
     made = make_env(kind, num_envs, seed=0)
     assert Spaces.of(made) == Spaces.of(kind()) == spaces
     assert Spaces.of(made).obs_parts == Spaces.of(kind()).obs_parts == spaces.obs_parts
     rollout = made.rollout(9)
     assert rollout["observation"].shape[-2:] == (5, width)
     assert rollout["observation"].dtype == torch.float32
+
+
+@KINDS
+def test_policies_take_what_the_environment_shows(kind):
+    """One observation as it is, or a batch: arrays stacked, by their names."""
+    torch.manual_seed(0)
+    policy = Policy(gaussian_actor(Spaces.of(kind), (8,)), kind)
+    seen = play(kind, 1)[0][0]
+    flat = np.stack([gym.spaces.flatten(kind.observation_space, obs) for obs in seen])
+    expected = policy.predict(flat)
+    for obs, row in zip(seen, flat, strict=True):
+        np.testing.assert_array_equal(policy.predict(obs), policy.predict(row))
+    rows_of = stacked(seen, "seen").items()
+    batch = {name.removeprefix("seen/"): rows for name, rows in rows_of}
+    np.testing.assert_array_equal(policy.predict(batch), expected)
+    one = {name: rows[:1] for name, rows in batch.items()}
+    assert policy.predict(one).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"desired_goal": [1, 2, 3]}, r"desired_goal of observation has shape \(3,\), expected "
+                                      r"\(2,\) or \(batch, 2\)"),
+        ({"more": [1]}, "must have the parts achieved_goal, desired_goal, observation, got "
+                        "achieved_goal, desired_goal, observation, more"),
+        ({"desired_goal": [[1, 2]]}, "parts of observation are of batches that differ"),
+        ({"desired_goal": [[1], [2, 3]]}, "desired_goal of observation is no rectangular array"),
+        ({"desired_goal": ["a", "b"]}, "desired_goal of observation must be numbers"),
+        ({"desired_goal": [1, np.nan]}, "must be finite"),
+    ],
+)  # fmt: skip
+def test_parts_that_are_wrong_are_named(change, told):
+    policy = Policy(gaussian_actor(Spaces.of(Goal), (8,)), Goal)
+    seen, _ = Goal().reset(seed=0)
+    with pytest.raises((ValueError, TypeError), match=told):
+        policy.predict(seen | change)
+
+
+def test_shapes_of_parts_must_fit_their_names():
+    with pytest.raises(ValueError, match="obs_part_shapes of spaces"):
+        Spaces(obs_shape=(3,), num_actions=2, obs_parts=("a", "b"), obs_part_shapes=((3,),))
+
+
+def test_a_policy_of_one_array_takes_no_dictionary():
+    policy = Policy(gaussian_actor(Spaces.of("Pendulum-v1"), (8,)), "Pendulum-v1")
+    with pytest.raises(ValueError, match=r"must be one array, \(3,\), got a dictionary of a, b"):
+        policy.predict({"a": [1], "b": [2]})
 
 
 @KINDS
