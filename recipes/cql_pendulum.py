@@ -9,10 +9,10 @@ The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or wal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
-from composerl.config import Count, NonNegative, OfflineConfig, Positive, Section, Whole, cli
+from composerl.config import Count, NonNegative, OfflineConfig, Positive, Section, Share, Whole, cli
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(OfflineConfig):
     env: str = "Pendulum-v1"
-    steps: Count = 3000
+    steps: Count = 6000
     hidden: tuple[Count, ...] = (64, 64)
-    layer_norm: bool = False
-    """LayerNorm in the critics: keeps values in bounds where there are no data."""
 
     algorithm: ClassVar[Section]
+    lr_schedule: Literal["constant", "linear", "cosine", "step"] = "cosine"
+    gamma: Share = 0.95
     actor_lr: NonNegative = 1e-3
     """Learning rate of the actor; --lr is that of the critics."""
     alpha_lr: NonNegative | None = None
     """Of SAC's temperature and of the Lagrange multiplier; that of --lr by default."""
-    alpha_init: Positive = 1.0
+    alpha_init: Positive = 0.1
     """SAC's temperature at the start."""
-    alpha: NonNegative = 1.0
+    alpha: NonNegative = 5.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
-    num_random: Count = 10
+    num_random: Count = 4
     """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
     temperature: Positive = 1.0
     """Of the penalty's logsumexp."""
@@ -49,7 +49,7 @@ class Config(OfflineConfig):
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
     """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
-    bc_steps: Whole = 0
+    bc_steps: Whole = 2000
     """Steps at the start in which the actor clones the data by maximum likelihood."""
 
 
@@ -69,7 +69,7 @@ def main(cfg: Config) -> Policy:
     actor = modules.tanh_gaussian_actor(env, cfg.hidden, normalize=stats)
     loss = losses.CQLLoss(
         actor,
-        modules.twin_q(env, cfg.hidden, normalize=stats, layer_norm=cfg.layer_norm),
+        modules.twin_q(env, cfg.hidden, normalize=stats),
         min_q_weight=cfg.alpha,
         num_random=cfg.num_random,
         temperature=cfg.temperature,
