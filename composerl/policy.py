@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from composerl.bookkeeping.export import export_policy
 from composerl.bookkeeping.stored import read_policy
 from composerl.bookkeeping.trees import save_tree
 from composerl.envs.masks import MASK
+from composerl.envs.packing import pack_checked
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
@@ -72,6 +73,9 @@ class Policy:
 
     def predict(self, observation: Any, first: Any = None, *, mask: Any = None) -> np.ndarray:
         """Deterministic actions for one observation or a batch of them, numpy or torch.
+
+        Where the environment shows images and vectors together, it is what the environment shows:
+        a dictionary of arrays, or of batches.
 
         Returns ``(action,)`` for one observation, ``(batch, action)`` for a batch; integers when
         actions are discrete.
@@ -207,7 +211,9 @@ class Policy:
         }
 
     def _check(self, observation: Any) -> tuple[Tensor, bool]:
-        shape = self.spaces.obs_shape
+        shape, layout = self.spaces.obs_shape, self.spaces.obs_layout
+        if layout is not None and isinstance(observation, (Mapping, tuple)):
+            observation = pack_checked(layout, observation)
         try:
             array = observation if isinstance(observation, Tensor) else np.asarray(observation)
         except ValueError as error:

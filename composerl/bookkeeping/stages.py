@@ -14,6 +14,7 @@ from torchrl.envs.utils import step_mdp
 
 from composerl.envs.masks import MASK
 from composerl.envs.opening import env_name, open_gym
+from composerl.envs.packing import unpack
 from composerl.envs.spaces import Spaces
 
 __all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage"]
@@ -60,7 +61,10 @@ class GymStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown[0] if self.spaces.masked else shown)
+        seen, layout = shown[0] if self.spaces.masked else shown, self.spaces.obs_layout
+        if layout is not None:
+            seen = next(x for x in unpack(layout, seen).values() if x.dtype == np.uint8)
+        return _picture(seen)
 
 
 class TorchRLStage:
@@ -147,6 +151,8 @@ def open_stage(env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool
     if not film or drawn:
         return stage
     shape = stage.spaces.obs_shape
+    if stage.spaces.obs_layout is not None:
+        return stage
     if len(shape) != 3 or stage.spaces.obs_dtype != "uint8":
         raise ValueError(
             f"environment {env_name(env)!r} gives no frames: it neither renders to 'rgb_array' nor "

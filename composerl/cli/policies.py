@@ -31,7 +31,8 @@ def predict(
     Without --obs or --npz, reads JSON lines from stdin and answers each with one line: an array
     (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
     {"reset": true} (a new episode, for policies with a memory) with itself. A policy of masked
-    actions needs {"observation": array, "action_mask": array}. What cannot be answered is answered
+    actions needs {"observation": array, "action_mask": array}, one of images and vectors together
+    {"observation": {"name": array, ...}}. What cannot be answered is answered
     with {"error": ...}; the exit code tells in the end that there was any.
 
     Args:
@@ -114,7 +115,7 @@ def _answer(policy: Policy, line: str, where: str) -> dict[str, Any]:
 
 
 def _act(policy: Policy, given: Any, where: str) -> Any:
-    import numpy as np
+    from composerl.envs.packing import named_arrays
 
     observation, mask = given, None
     if isinstance(given, dict):
@@ -123,13 +124,22 @@ def _act(policy: Policy, given: Any, where: str) -> Any:
         observation, mask = given["observation"], given.get("action_mask")
     try:
         if policy.spaces.obs_dtype == "uint8":
-            # JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses.
-            observation = np.asarray(observation)
-            if observation.dtype.kind in "iu" and np.isin(observation, np.arange(256)).all():
-                observation = observation.astype(np.uint8)
+            if policy.spaces.obs_layout is not None and isinstance(observation, dict):
+                observation = {k: _pixels(part) for k, part in named_arrays(observation)}
+            else:
+                observation = _pixels(observation)
         return policy.predict(observation, mask=mask).tolist()
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _pixels(given: Any) -> Any:
+    """JSON has no uint8: whole numbers from 0 to 255 are pixels; the rest predict refuses."""
+    import numpy as np
+
+    array = np.asarray(given)
+    whole = array.dtype.kind in "iu" and np.isin(array, np.arange(256)).all()
+    return array.astype(np.uint8) if whole else array
 
 
 def _follow(policy: Policy, rows: Any, first: Any, where: str) -> list[Any]:

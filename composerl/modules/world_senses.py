@@ -2,13 +2,20 @@
 
 from math import prod
 
+import torch
 from torch import Tensor, nn
+from torchrl.modules.functional import symlog
 
+from composerl.envs.packing import Layout, is_image, slices
 from composerl.modules.world_images import ImageDecoder, ImageEncoder, PooledDecoder, PooledEncoder
 from composerl.modules.world_parts import Head, dense_layers
 from composerl.modules.world_size import WorldSize
 
-__all__ = ["VectorDecoder", "VectorEncoder", "decoder_of", "encoder_of"]
+__all__ = ["Inputs", "MixedDecoder", "MixedEncoder", "VectorDecoder", "VectorEncoder",
+           "decoder_of", "encoder_of", "inputs_of"]  # fmt: skip
+
+Inputs = Tensor | tuple[Tensor, ...]
+"""What is read and predicted of observations: of several arrays each image, then all vectors."""
 
 
 class VectorEncoder(nn.Module):
@@ -31,17 +38,84 @@ class VectorDecoder(Head):
         super().__init__(size.features, length, size.units, size.layers)
 
 
-def encoder_of(shape: tuple[int, ...], size: WorldSize) -> nn.Module:
-    """The encoder of observations of this shape; its ``out_dim`` is the length of the features."""
+class MixedEncoder(nn.Module):
+    """Images, each by an encoder of its own, and the vectors, joined, to features side by side."""
+
+    def __init__(self, layout: Layout, size: WorldSize) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(encoder_of(shape, size) for shape in _shapes(layout))
+        self.out_dim = sum(int(part.out_dim) for part in self.parts)  # type: ignore[arg-type]
+
+    def forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Encode a batch of each."""
+        return torch.cat([part(x) for part, x in zip(self.parts, inputs, strict=True)], -1)
+
+
+class MixedDecoder(nn.Module):
+    """From states to what :class:`MixedEncoder` reads."""
+
+    def __init__(self, layout: Layout, size: WorldSize) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(decoder_of(shape, size) for shape in _shapes(layout))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Decode a batch of features."""
+        return tuple(part(features) for part in self.parts)
+
+
+def encoder_of(shape: tuple[int, ...], size: WorldSize, layout: Layout | None = None) -> nn.Module:
+    """The encoder of such observations; its ``out_dim`` is the length of the features."""
+    if layout is not None:
+        return MixedEncoder(layout, size)
     if len(shape) != 3:
         return VectorEncoder(prod(shape), size)
     return (PooledEncoder if size.pooled else ImageEncoder)(shape, size.depth)
 
 
-def decoder_of(shape: tuple[int, ...], size: WorldSize) -> nn.Module:
-    """From states to observations of this shape."""
+def decoder_of(shape: tuple[int, ...], size: WorldSize, layout: Layout | None = None) -> nn.Module:
+    """From states to such observations."""
+    if layout is not None:
+        return MixedDecoder(layout, size)
     if len(shape) != 3:
         return VectorDecoder(prod(shape), size)
     if size.pooled:
         return PooledDecoder(size, shape)
     return ImageDecoder(size.features, shape, size.depth)
+
+
+def inputs_of(x: Tensor, dtype: torch.dtype, layout: Layout | None = None) -> Inputs:
+    """What is read and predicted of observations ``(n, ...)``.
+
+    Images as floats in [0, 1], channels_last; the symlog of vectors.
+    """
+    if layout is not None:
+        return _inputs_of_bytes(x, dtype, layout)
+    if x.ndim != 4:
+        return symlog(x.flatten(1).to(dtype))
+    x = x.contiguous(memory_format=torch.channels_last)
+    return x.to(dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x
+
+
+def _inputs_of_bytes(x: Tensor, dtype: torch.dtype, layout: Layout) -> tuple[Tensor, ...]:
+    images, vectors = [], []
+    for (_, shape), place in zip(layout, slices(layout), strict=True):
+        if is_image(shape):
+            image = x[:, place].unflatten(1, shape)
+            images.append(inputs_of(image if _first(shape) else image.permute(0, 3, 1, 2), dtype))
+        else:  # a copy: floats cannot begin at any byte
+            part = x[:, place].clone(memory_format=torch.contiguous_format)
+            vectors.append(part.view(torch.float32))
+    return (*images, inputs_of(torch.cat(vectors, 1), dtype)) if vectors else tuple(images)
+
+
+def _shapes(layout: Layout) -> list[tuple[int, ...]]:
+    """Of each image, channels first, and of all vectors together."""
+    shapes = [shape for _, shape in layout if is_image(shape)]
+    images = [shape if _first(shape) else (shape[2], *shape[:2]) for shape in shapes]
+    length = sum(prod(shape) for _, shape in layout if not is_image(shape))
+    return [*images, (length,)] if len(shapes) < len(layout) else images
+
+
+def _first(shape: tuple[int, ...]) -> bool:
+    """Whether an image has its channels first: gymnasium's have them last, and they are few."""
+    return shape[0] < shape[2]
