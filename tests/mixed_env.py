@@ -12,8 +12,8 @@ class Both(gym.Env):
 
     The camera's left or right half is bright, the speed's first number is positive or negative:
     1 is right if both or none are. ``map``, whose channels come first, shows the time and the last
-    action; the speed's second number is the last reward. Action 1 at the fourth step ends an
-    episode, the sixth step cuts it.
+    action; the speed's second number is the last reward. The fourth step after a bright left half
+    ends an episode, the sixth cuts it.
     """
 
     observation_space = Dict(
@@ -49,7 +49,7 @@ class Both(gym.Env):
         action = int(np.all(action > 0)) if isinstance(self.action_space, Box) else int(action)
         reward = float(action == (self.bright == self.positive))
         self.t += 1
-        ended = self.t == 4 and action == 1
+        ended = bool(self.t == 4 and not self.bright)
         return self._see(action, reward), reward, ended, self.t == 6 and not ended, {}
 
 

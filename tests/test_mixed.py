@@ -228,8 +228,11 @@ def test_what_predict_refuses(actor):
 
 def test_films_and_strips_show_the_first_image(actor):
     frames, _ = film_frames(Policy(actor, ENV), 0)
-    assert frames.shape[1:] == (8, 8, 3)
-    assert {tuple(pixel) for pixel in frames[0].reshape(-1, 3)} == {(0, 0, 0), (200, 100, 50)}
+    assert frames.shape[1:] == (8, 8 + 2 + 8, 3)  # and what is imagined of it
+    assert {tuple(pixel) for pixel in frames[0, :, :8].reshape(-1, 3)} == {
+        (0, 0, 0),
+        (200, 100, 50),
+    }
     records = collect(RecordCollector(make_env(Both, 2), actor, seed=1), 6)
     assert open_loop(actor.world_network, records).shape == (2 * 3 * 9, 6 * 8, 3)
 

@@ -17,7 +17,7 @@ from composerl.envs.opening import env_name, open_gym
 from composerl.envs.packing import unpack
 from composerl.envs.spaces import Spaces
 
-__all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage"]
+__all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage", "picture"]
 
 
 class GymStage:
@@ -64,7 +64,7 @@ class GymStage:
         seen, layout = shown[0] if self.spaces.masked else shown, self.spaces.obs_layout
         if layout is not None:
             seen = next(x for x in unpack(layout, seen).values() if x.dtype == np.uint8)
-        return _picture(seen)
+        return picture(seen)
 
 
 class TorchRLStage:
@@ -120,7 +120,7 @@ class TorchRLStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if "pixels" not in shown and _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown["pixels" if "pixels" in shown else "observation"].cpu().numpy())
+        return picture(shown["pixels" if "pixels" in shown else "observation"].cpu().numpy())
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -172,7 +172,7 @@ def _renders(env: Any) -> bool:
     return getattr(env, "render_mode", None) == "rgb_array"
 
 
-def _picture(image: np.ndarray) -> np.ndarray:
+def picture(image: np.ndarray) -> np.ndarray:
     """Channels first or last; of other than three channels the brightest; floats are 0 to 1."""
     if image.dtype != np.uint8:
         image = (image.clip(0, 1) * 255).round().astype(np.uint8)

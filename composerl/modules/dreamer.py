@@ -184,6 +184,31 @@ class DreamerActor(TensorDictModuleBase):
         return self._act(observation, state, first, sample=True)
 
     @torch.no_grad()
+    def imagined(self, states: Sequence[Mapping[str, Tensor]], every: int) -> Tensor | None:
+        """What the model expects to see in an episode, ``(1 + states, channels, height, width)``.
+
+        It starts anew from each ``every``-th state; what follows it imagines from the actions
+        alone, with the likeliest latents. Of several images it is the first; None if there is none.
+
+        Args:
+            states: of one environment, as :meth:`greedy` or :meth:`explore` returned them, step by
+                step from the start.
+            every: how many frames of one start there are.
+        """
+        world, features = self.world_network, []
+        if len(world.obs_shape) != 3 and world.layout is None:
+            return None
+        for t, state in enumerate(states):
+            if t % every == 0:
+                latent = Latent(state["deter"], state["stoch"])
+            features.append(latent.features)
+            latent = world.imagine(latent, state["action"], sample=False)
+        features.append(latent.features)
+        parts = torch.cat(features).split(every)  # all at once would take much memory
+        drawn = [world.decoder(part) for part in parts]
+        return torch.cat([x[0] if isinstance(x, tuple) else x for x in drawn])
+
+    @torch.no_grad()
     def _act(
         self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
