@@ -79,7 +79,7 @@ def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
 def _beside(frames: np.ndarray, imagined: Tensor) -> np.ndarray:
     """Frames with what was imagined of them on the right, in their size."""
     _, height, width, _ = frames.shape
-    line = np.zeros((len(frames), height, max(2, width // 32), 3), np.uint8)
+    line = np.full((len(frames), height, max(2, width // 32), 3), 64, np.uint8)
     line[:-1:LOOKS] = 255  # the last was not shown
     right = [
         Image.fromarray(picture(image)).resize((width, height), Image.Resampling.NEAREST)
