@@ -212,6 +212,37 @@ def test_policy_round_trip(actor, tmp_path):
     )
 
 
+def test_bytes_and_named_tensors_are_the_same_to_the_model(actor):
+    records = collect(RecordCollector(make_env(Both, 2), seed=1), 3)["observation"].flatten(0, 1)
+    found = unpack(SPACES.obs_layout, records.numpy())
+    named = actor.world_network.inputs({k: torch.from_numpy(v) for k, v in found.items()})
+    for one, other in zip(named, actor.world_network.inputs(records), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_exports_take_each_part_by_its_name(actor, format, tmp_path):
+    policy, seen = Policy(actor, ENV), Both().reset(seed=0)[0]
+    seen = {k: v[None] if v.dtype == np.uint8 else v[None].astype("f4") for k, v in seen.items()}
+    state = {key: value.numpy() for key, value in actor.initial(1).items()}
+    first = np.ones(1, bool)
+    if format == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        path = policy.export(tmp_path / "policy.onnx")
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        given = {f"observation_{key}": value for key, value in seen.items()}
+        given |= {"first": first} | {f"state_{key}": value for key, value in state.items()}
+        action = session.run(["action"], given)[0]
+        shapes = json.loads(session.get_modelmeta().custom_metadata_map["observation_shape"])
+        assert shapes == {"camera": [8, 8, 3], "map": [2, 8, 16], "speed": [2]}
+    else:
+        path = policy.export(tmp_path / "policy.pt2", "pt2")
+        module = torch.export.load(path).module()
+        tensors = {key: torch.from_numpy(value) for key, value in seen.items()}
+        action = module(tensors, torch.from_numpy(first), *map(torch.from_numpy, state.values()))[0]
+    np.testing.assert_array_equal(action, policy.predict(seen))
+
+
 def test_what_predict_refuses(actor):
     policy, seen = Policy(actor, ENV), Both().reset(seed=0)[0]
     cases = [

@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from composerl.envs.spaces import Spaces
 from composerl.modules.world import BINS, Latent, WorldModel
 from composerl.modules.world_parts import Head, draw, mix_uniform
+from composerl.modules.world_senses import Seen
 from composerl.modules.world_size import WorldSize, world_size
 
 __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
@@ -166,19 +167,20 @@ class DreamerActor(TensorDictModuleBase):
         return {**latent._asdict(), "action": action}
 
     def greedy(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The likeliest action ``(batch, ...)`` given the likeliest latents, and the next state.
 
         Args:
-            observation: uint8 ``(batch, channels, height, width)``, or vectors.
+            observation: uint8 ``(batch, channels, height, width)``, vectors, or of both together
+                bytes, or a tensor for each by its name.
             state: from :meth:`initial` or the call before.
             first: rows that start an episode, bool ``(batch,)``: their state is not looked at.
         """
         return self._act(observation, state, first, sample=self.sampled)
 
     def explore(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Like :meth:`greedy`, with latents and action drawn by torch's generator."""
         return self._act(observation, state, first, sample=True)
@@ -210,7 +212,7 @@ class DreamerActor(TensorDictModuleBase):
 
     @torch.no_grad()
     def _act(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         world = self.world_network
         before = Latent(state["deter"], state["stoch"])

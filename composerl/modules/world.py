@@ -12,7 +12,7 @@ from torchrl.envs import EnvBase
 from composerl.envs.spaces import Spaces
 from composerl.modules.recurrence import Recurrence
 from composerl.modules.world_parts import EPSILON, Head, Linear, draw, mix_uniform, silu
-from composerl.modules.world_senses import Inputs, decoder_of, encoder_of, inputs_of
+from composerl.modules.world_senses import Inputs, Seen, decoder_of, encoder_of, inputs_of
 from composerl.modules.world_size import WorldSize, world_size
 
 __all__ = ["Latent", "Observed", "Steps", "WorldModel", "world_model"]
@@ -115,19 +115,22 @@ class WorldModel(nn.Module):
         stoch = like.new_zeros(batch, self.latents * self.classes)
         return Latent(like.new_zeros(batch, self.deter), stoch)
 
-    def inputs(self, observation: Tensor) -> Inputs:
+    def inputs(self, observation: Seen) -> Inputs:
         """What is read and predicted of observations ``(..., *obs_shape)``, flat ``(n, ...)``.
 
-        Images as floats in [0, 1], channels_last; the symlog of vectors; a tuple of both.
+        Images as floats in [0, 1], channels_last; the symlog of vectors; a tuple of both, of bytes
+        or of tensors ``(n, ...)`` by name.
         """
-        shape = self.obs_shape
+        shape, dtype = self.obs_shape, self.posterior_norm.weight.dtype
+        if not isinstance(observation, Tensor):
+            return inputs_of(observation, dtype, self.layout)
         if observation.shape[observation.ndim - len(shape) :] != shape:
             raise ValueError(
                 f"observations must have shape (..., {', '.join(map(str, shape))}), "
                 f"got {tuple(observation.shape)}"
             )
         x = observation.reshape(-1, *shape)
-        return inputs_of(x, self.posterior_norm.weight.dtype, self.layout)
+        return inputs_of(x, dtype, self.layout)
 
     def acted(self, action: Tensor) -> Tensor:
         """Actions as the recurrence reads them: one-hot, or in [-1, 1]; beyond their bounds cut."""

@@ -1,5 +1,6 @@
 """What a world model makes of observations: images, vectors, or both."""
 
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -11,8 +12,11 @@ from composerl.modules.world_images import ImageDecoder, ImageEncoder, PooledDec
 from composerl.modules.world_parts import Head, dense_layers
 from composerl.modules.world_size import WorldSize
 
-__all__ = ["Inputs", "MixedDecoder", "MixedEncoder", "VectorDecoder", "VectorEncoder",
-           "decoder_of", "encoder_of", "inputs_of"]  # fmt: skip
+__all__ = ["Inputs", "MixedDecoder", "MixedEncoder", "Seen", "VectorDecoder",
+           "VectorEncoder", "decoder_of", "encoder_of", "inputs_of"]  # fmt: skip
+
+Seen = Tensor | Mapping[str, Tensor]
+"""Observations: one tensor, or where they have parts a tensor for each of these."""
 
 Inputs = Tensor | tuple[Tensor, ...]
 """What is read and predicted of observations: of several arrays each image, then all vectors."""
@@ -83,28 +87,42 @@ def decoder_of(shape: tuple[int, ...], size: WorldSize, layout: Layout | None = 
     return ImageDecoder(size.features, shape, size.depth)
 
 
-def inputs_of(x: Tensor, dtype: torch.dtype, layout: Layout | None = None) -> Inputs:
+def inputs_of(x: Seen, dtype: torch.dtype, layout: Layout | None = None) -> Inputs:
     """What is read and predicted of observations ``(n, ...)``.
 
-    Images as floats in [0, 1], channels_last; the symlog of vectors.
+    Images as floats in [0, 1], channels_last; the symlog of vectors. With a layout, observations
+    are bytes, or tensors by the names of their parts.
     """
     if layout is not None:
-        return _inputs_of_bytes(x, dtype, layout)
+        return _inputs_of_parts(_apart(x, layout) if isinstance(x, Tensor) else x, dtype, layout)
+    assert isinstance(x, Tensor)
     if x.ndim != 4:
         return symlog(x.flatten(1).to(dtype))
     x = x.contiguous(memory_format=torch.channels_last)
     return x.to(dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x
 
 
-def _inputs_of_bytes(x: Tensor, dtype: torch.dtype, layout: Layout) -> tuple[Tensor, ...]:
+def _apart(rows: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """The parts of rows of bytes ``(n, bytes)``."""
+    found = {}
+    for (name, shape), place in zip(layout, slices(layout), strict=True):
+        part = rows[:, place]
+        if not is_image(shape):  # a copy: floats cannot begin at any byte
+            part = part.clone(memory_format=torch.contiguous_format).view(torch.float32)
+        found[name] = part.unflatten(1, shape) if shape else part.squeeze(1)
+    return found
+
+
+def _inputs_of_parts(
+    parts: Mapping[str, Tensor], dtype: torch.dtype, layout: Layout
+) -> tuple[Tensor, ...]:
     images, vectors = [], []
-    for (_, shape), place in zip(layout, slices(layout), strict=True):
+    for name, shape in layout:
+        part = parts[name]
         if is_image(shape):
-            image = x[:, place].unflatten(1, shape)
-            images.append(inputs_of(image if _first(shape) else image.permute(0, 3, 1, 2), dtype))
-        else:  # a copy: floats cannot begin at any byte
-            part = x[:, place].clone(memory_format=torch.contiguous_format)
-            vectors.append(part.view(torch.float32))
+            images.append(inputs_of(part if _first(shape) else part.permute(0, 3, 1, 2), dtype))
+        else:
+            vectors.append(part.reshape(part.shape[0], prod(shape)))
     return (*images, inputs_of(torch.cat(vectors, 1), dtype)) if vectors else tuple(images)
 
 
