@@ -82,8 +82,8 @@ def _beside(frames: np.ndarray, imagined: Tensor) -> np.ndarray:
     line = np.full((len(frames), height, max(2, width // 32), 3), 64, np.uint8)
     line[:-1:LOOKS] = 255  # the last was not shown
     right = [
-        Image.fromarray(picture(image)).resize((width, height), Image.Resampling.NEAREST)
-        for image in imagined.cpu().numpy()
+        np.asarray(Image.fromarray(picture(x)).resize((width, height), Image.Resampling.NEAREST))
+        for x in imagined.cpu().numpy()
     ]
     return np.concatenate([frames, line, np.stack(right)], 2)
 

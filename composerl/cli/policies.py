@@ -32,8 +32,8 @@ def predict(
     (one observation, or a batch of them) or {"observation": array} with {"action": ...}, and
     {"reset": true} (a new episode, for policies with a memory) with itself. A policy of masked
     actions needs {"observation": array, "action_mask": array}, one of images and vectors together
-    {"observation": {"name": array, ...}}. What cannot be answered is answered
-    with {"error": ...}; the exit code tells in the end that there was any.
+    {"observation": {"name": array, ...}}. What cannot be answered is answered with {"error": ...};
+    the exit code tells in the end that there was any.
 
     Args:
         run: Run directory, or a policy or checkpoint file in it.

@@ -107,7 +107,7 @@ def _plain(env: Any) -> Any:
     env = with_mask(env)
     space = getattr(env, "observation_space", None)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        flatten = partial(gym.spaces.flatten, space)
+        flatten: Any = partial(gym.spaces.flatten, space)
         space = flat_space(space)
         if isinstance(space, PackedBox):
             flatten = partial(pack, space.layout)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ class MixedEncoder(nn.Module):
     def __init__(self, layout: Layout, size: WorldSize) -> None:
         super().__init__()
         self.parts = nn.ModuleList(encoder_of(shape, size) for shape in _shapes(layout))
-        self.out_dim = sum(int(part.out_dim) for part in self.parts)  # type: ignore[arg-type]
+        self.out_dim = sum(int(cast(Any, part).out_dim) for part in self.parts)
 
     def forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Encode a batch of each."""
@@ -95,7 +96,12 @@ def inputs_of(x: Seen, dtype: torch.dtype, layout: Layout | None = None) -> Inpu
     """
     if layout is not None:
         return _inputs_of_parts(_apart(x, layout) if isinstance(x, Tensor) else x, dtype, layout)
-    assert isinstance(x, Tensor)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"observations must be one tensor, got {', '.join(x)}")
+    return _plain_inputs(x, dtype)
+
+
+def _plain_inputs(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.ndim != 4:
         return symlog(x.flatten(1).to(dtype))
     x = x.contiguous(memory_format=torch.channels_last)
@@ -120,10 +126,10 @@ def _inputs_of_parts(
     for name, shape in layout:
         part = parts[name]
         if is_image(shape):
-            images.append(inputs_of(part if _first(shape) else part.permute(0, 3, 1, 2), dtype))
+            images.append(_plain_inputs(part if _first(shape) else part.permute(0, 3, 1, 2), dtype))
         else:
             vectors.append(part.reshape(part.shape[0], prod(shape)))
-    return (*images, inputs_of(torch.cat(vectors, 1), dtype)) if vectors else tuple(images)
+    return (*images, _plain_inputs(torch.cat(vectors, 1), dtype)) if vectors else tuple(images)
 
 
 def _shapes(layout: Layout) -> list[tuple[int, ...]]:
