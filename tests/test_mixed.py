@@ -30,7 +30,7 @@ from composerl.data import (
     to_records,
 )
 from composerl.envs import Spaces, make_env, open_gym
-from composerl.envs.packing import pack, unpack
+from composerl.envs.packing import first_image, pack, unpack
 from composerl.losses import DreamerLoss, WorldModelLoss
 from composerl.modules import (
     dreamer_actor,
@@ -264,6 +264,10 @@ def test_films_and_strips_show_the_first_image(actor):
         (0, 0, 0),
         (200, 100, 50),
     }
+    theirs, _ = film_frames(Policy(actor, lambda: make_env(Both)), 0)
+    assert theirs.shape[1:] == frames.shape[1:]
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
+    np.testing.assert_array_equal(first_image((("a", (8, 8, 1)),), grey.ravel())[0], grey[..., 0])
     records = collect(RecordCollector(make_env(Both, 2), actor, seed=1), 6)
     assert open_loop(actor.world_network, records).shape == (2 * 3 * 9, 6 * 8, 3)
 

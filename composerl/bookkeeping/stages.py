@@ -14,7 +14,7 @@ from torchrl.envs.utils import step_mdp
 
 from composerl.envs.masks import MASK
 from composerl.envs.opening import env_name, open_gym
-from composerl.envs.packing import unpack
+from composerl.envs.packing import first_image
 from composerl.envs.spaces import Spaces
 
 __all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage", "picture"]
@@ -61,10 +61,7 @@ class GymStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        seen, layout = shown[0] if self.spaces.masked else shown, self.spaces.obs_layout
-        if layout is not None:
-            seen = next(x for x in unpack(layout, seen).values() if x.dtype == np.uint8)
-        return picture(seen)
+        return _seen_picture(shown[0] if self.spaces.masked else shown, self.spaces)
 
 
 class TorchRLStage:
@@ -120,7 +117,9 @@ class TorchRLStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if "pixels" not in shown and _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return picture(shown["pixels" if "pixels" in shown else "observation"].cpu().numpy())
+        if "pixels" in shown:
+            return picture(shown["pixels"].cpu().numpy())
+        return _seen_picture(shown["observation"].cpu().numpy(), self.spaces)
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -170,6 +169,10 @@ def integers(action: Tensor, number: int) -> Tensor:
 
 def _renders(env: Any) -> bool:
     return getattr(env, "render_mode", None) == "rgb_array"
+
+
+def _seen_picture(seen: np.ndarray, spaces: Spaces) -> np.ndarray:
+    return picture(seen if spaces.obs_layout is None else first_image(spaces.obs_layout, seen))
 
 
 def picture(image: np.ndarray) -> np.ndarray:

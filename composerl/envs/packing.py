@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-__all__ = ["Layout", "PackedBox", "is_image", "named_arrays", "pack", "pack_checked",
-           "packed_space", "slices", "unpack"]  # fmt: skip
+__all__ = ["Layout", "PackedBox", "channels_first", "first_image", "is_image", "named_arrays",
+           "pack", "pack_checked", "packed_space", "slices", "unpack"]  # fmt: skip
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 """Name and shape of each part, in order; those of three dimensions are images of uint8."""
@@ -30,6 +30,11 @@ class PackedBox(gym.spaces.Box):
 def is_image(shape: tuple[int, ...]) -> bool:
     """Whether a part of that shape is an image, and not a vector."""
     return len(shape) == 3
+
+
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether an image has its channels first: gymnasium's have them last, and they are few."""
+    return shape[0] < shape[2]
 
 
 def slices(layout: Layout) -> list[slice]:
@@ -83,6 +88,12 @@ def unpack(layout: Layout, rows: np.ndarray) -> dict[str, np.ndarray]:
         part = part if is_image(shape) else part.view(np.float32)
         found[name] = part.reshape(*rows.shape[:-1], *shape)
     return found
+
+
+def first_image(layout: Layout, row: np.ndarray) -> np.ndarray:
+    """The first image in a row of bytes, ``(channels, height, width)``."""
+    image = next(x for x in unpack(layout, row).values() if x.dtype == np.uint8)
+    return image if channels_first(image.shape) else image.transpose(2, 0, 1)
 
 
 def pack_checked(layout: Layout, observation: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules.functional import symlog
 
-from composerl.envs.packing import Layout, is_image, slices
+from composerl.envs.packing import Layout, channels_first, is_image, slices
 from composerl.modules.world_images import ImageDecoder, ImageEncoder, PooledDecoder, PooledEncoder
 from composerl.modules.world_parts import Head, dense_layers
 from composerl.modules.world_size import WorldSize
@@ -126,7 +126,9 @@ def _inputs_of_parts(
     for name, shape in layout:
         part = parts[name]
         if is_image(shape):
-            images.append(_plain_inputs(part if _first(shape) else part.permute(0, 3, 1, 2), dtype))
+            images.append(
+                _plain_inputs(part if channels_first(shape) else part.permute(0, 3, 1, 2), dtype)
+            )
         else:
             vectors.append(part.reshape(part.shape[0], prod(shape)))
     return (*images, _plain_inputs(torch.cat(vectors, 1), dtype)) if vectors else tuple(images)
@@ -135,11 +137,6 @@ def _inputs_of_parts(
 def _shapes(layout: Layout) -> list[tuple[int, ...]]:
     """Of each image, channels first, and of all vectors together."""
     shapes = [shape for _, shape in layout if is_image(shape)]
-    images = [shape if _first(shape) else (shape[2], *shape[:2]) for shape in shapes]
+    images = [shape if channels_first(shape) else (shape[2], *shape[:2]) for shape in shapes]
     length = sum(prod(shape) for _, shape in layout if not is_image(shape))
     return [*images, (length,)] if len(shapes) < len(layout) else images
-
-
-def _first(shape: tuple[int, ...]) -> bool:
-    """Whether an image has its channels first: gymnasium's have them last, and they are few."""
-    return shape[0] < shape[2]
