@@ -195,7 +195,8 @@ class Policy:
         The file is self-contained, normalisation included: input ``observation`` of any batch
         size, output ``action`` as :meth:`predict` gives it. One with memory also takes ``first``
         (bool, rows whose episode starts) and each part of its state, ``state_...``, zeros at
-        first, and gives ``next_state_...``. It is compared with ``predict``, to 1e-5, before it
+        first, and gives ``next_state_...``. Images and vectors together are ``observation_...``,
+        each by its name (pt2: a dictionary). It is compared with ``predict``, to 1e-5, before it
         is written, with memory over 200 steps. ``onnx`` needs the extra ``export``.
         """
         return export_policy(self, Path(path), format)
@@ -214,7 +215,8 @@ class Policy:
 
     def _check(self, observation: Any) -> tuple[Tensor, bool]:
         shape = self.spaces.obs_shape
-        if isinstance(observation, Mapping):
+        several = (Mapping, tuple) if self.spaces.obs_layout is not None else Mapping
+        if isinstance(observation, several):
             observation = join_parts(observation, self.spaces)
         try:
             array = observation if isinstance(observation, Tensor) else np.asarray(observation)

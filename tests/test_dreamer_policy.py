@@ -13,6 +13,8 @@ from torchrl.envs.utils import ExplorationType
 
 import composerl
 from composerl import Policy
+from composerl.bookkeeping.evaluation import episode_seed
+from composerl.bookkeeping.images import film_frames
 from composerl.data import (
     Latents,
     PackedStorage,
@@ -27,6 +29,7 @@ from composerl.envs.catch import CATCH
 from composerl.envs.spaces import Spaces, open_gym
 from composerl.losses import DreamerLoss
 from composerl.modules import dreamer_actor, dreamer_critic
+from composerl.modules.world import Latent
 
 
 @pytest.fixture
@@ -271,3 +274,57 @@ def test_a_sampled_policy_is_evaluated_with_the_same_draws(tmp_path):
     assert policy.evaluate(40, 3) == one
     assert policy.evaluate(40, 4) != one
     assert composerl.load(policy.save(tmp_path / "policy.safetensors")).evaluate(40, 3) == one
+
+
+def followed(actor, length=13):
+    """Frames of an episode of Catch, and the policy's states in it."""
+    env, states, frames = open_gym(CATCH), [], []
+    seen, _ = env.reset(seed=episode_seed(5, 0))
+    state = actor.initial(1)
+    for t in range(length):
+        frames.append(seen)
+        look = torch.from_numpy(seen[None])
+        action, state = actor.greedy(look, state, torch.tensor([t == 0]))
+        states.append(state)
+        seen = env.step(int(action))[0]
+    return [*frames, seen], states
+
+
+@torch.no_grad()
+def test_what_is_imagined_starts_at_each_look(actor):
+    """From the posterior of every fifth frame, then by the actions taken, the last frame too."""
+    actor.world_network.decoder.layers[-1].weight.normal_()
+    _, states = followed(actor)
+    imagined = actor.imagined(states, 5)
+    assert imagined.shape == (14, 1, 32, 32)
+    world = actor.world_network
+    for start in (0, 5, 10):
+        latent = Latent(states[start]["deter"], states[start]["stoch"])
+        for t in range(start, min(start + 5, 14)):
+            torch.testing.assert_close(imagined[t], world.decoder(latent.features)[0])
+            if t < 13:
+                latent = world.imagine(latent, states[t]["action"], sample=False)
+    # what the policy sees between two looks is of no effect but by its actions
+    blind = [dict(state) for state in states]
+    for t in (1, 6, 13 - 1):
+        blind[t] = {**states[t], "deter": torch.ones(1, 64)}
+    assert torch.equal(actor.imagined(blind, 5), imagined)
+    vectors = dreamer_actor(Spaces(obs_shape=(3,), num_actions=2), "debug")
+    assert vectors.imagined([vectors.initial(1)], 5) is None
+
+
+def test_a_film_shows_what_was_imagined_on_the_right(actor):
+    with torch.no_grad():
+        actor.world_network.decoder.layers[-1].weight.normal_()
+    frames, states = followed(actor)
+    policy = Policy(actor, CATCH)
+    film, _ = film_frames(policy, seed=5)
+    assert film.shape == (14, 256, 256 + 8 + 256, 3)
+    assert film.dtype == np.uint8
+    left, line, right = film[:, :, :256], film[:, :, 256:264], film[:, :, 264:]
+    np.testing.assert_array_equal(left[:, ::8, ::8, 0], np.stack(frames)[:, 0])
+    assert [int(part.min()) for part in line] == [255] + [64] * 13
+    assert line[1:].max() == 64
+    expected = actor.imagined(states, 16)[:, 0].clamp(0, 1).mul(255).round().numpy()
+    np.testing.assert_array_equal(right[:, ::8, ::8, 1], expected)
+    assert policy.state is None

@@ -21,9 +21,9 @@ def open_loop(
 
     Time goes from left to right. Each sequence takes three lines: what happened, what the model
     says, and the difference (grey is none). Of vectors, a square is a number, from the least of
-    it that happened (black) to the largest. The model sees the first ``shown`` frames of a
-    sequence, and again of each episode that starts in it; what follows it imagines from the
-    actions alone, with the likeliest latents.
+    it that happened (black) to the largest; of images and vectors together, the first image is
+    drawn. The model sees the first ``shown`` frames of a sequence, and again of each episode that
+    starts in it; what follows it imagines from the actions alone, with the likeliest latents.
 
     Args:
         world: what imagines.
@@ -38,6 +38,8 @@ def open_loop(
     seen = step - torch.where(first, step, 0).cummax(1).values < shown
     latent = world.observe(images, records["action"], first, sample=False, shown=seen).latent
     model = world.decoder(latent.features.flatten(0, 1))
+    if isinstance(images, tuple):
+        images, model = images[0], model[0]
     if images.ndim == 2:
         low, high = images.amin(0), images.amax(0)
         images, model = (_squares((x - low) / (high - low + 1e-6)) for x in (images, model))

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from composerl.bookkeeping.acting import greedy
 from composerl.bookkeeping.evaluation import Player
 from composerl.envs.arguments import env_name
 from composerl.envs.masks import MASK
+from composerl.envs.packing import is_image
 from composerl.modules.mlp import Normalize
 
 __all__ = ["FORMATS", "TOLERANCE", "export_policy"]
@@ -55,7 +57,7 @@ class _Remembering(nn.Module):
         self.actor = copy.deepcopy(policy.actor).cpu().eval()
         self.names = list(cast(Any, self.actor).initial(1))
 
-    def forward(self, observation: Tensor, first: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, observation: Any, first: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         before = dict(zip(self.names, state, strict=True))
         action, after = cast(Any, self.actor).greedy(observation, before, first)
         # A graph gives nothing out twice, and the last action may be the state's as well.
@@ -85,14 +87,15 @@ def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
 
 
 def _program(policy: Player) -> torch.export.ExportedProgram:
-    example = tuple(map(torch.from_numpy, _inputs(policy, 2)))
+    example = tuple(_each(torch.from_numpy, given) for given in _inputs(policy, 2))
     try:
         with torch.no_grad(), _quiet():
             rows = {0: torch.export.Dim("batch")}
             sizes: Any = (rows,) * len(example)
             if not policy.recurrent:
                 return torch.export.export(_Greedy(policy), example, dynamic_shapes=sizes)
-            sizes = (rows, rows, (rows,) * (len(example) - 2))
+            seen = _each(lambda _: rows, example[0])
+            sizes = (seen, rows, (rows,) * (len(example) - 2))
             return torch.export.export(_Remembering(policy), example, dynamic_shapes=sizes)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
@@ -100,11 +103,23 @@ def _program(policy: Player) -> torch.export.ExportedProgram:
 
 
 def _names(policy: Player) -> tuple[list[str], list[str]]:
-    """Of inputs and outputs: a state's parts are ``state_...`` and ``next_state_...``."""
+    """Of inputs and outputs: a state's parts are ``state_...`` and ``next_state_...``.
+
+    Images and vectors together are ``observation_...``, each by its name.
+    """
     if not policy.recurrent:
         return ["observation", *([MASK] if policy.spaces.masked else [])], ["action"]
     parts = [f"state_{name}" for name in cast(Any, policy.actor).initial(1)]
-    return ["observation", "first", *parts], ["action", *(f"next_{part}" for part in parts)]
+    layout = policy.spaces.obs_layout
+    seen = [f"observation_{name}" for name, _ in layout] if layout else ["observation"]
+    return [*seen, "first", *parts], ["action", *(f"next_{part}" for part in parts)]
+
+
+def _each(change: Callable[[Any], Any], given: Any) -> Any:
+    """What is made of an array, or of each in a dictionary of them."""
+    if isinstance(given, dict):
+        return {name: change(array) for name, array in given.items()}
+    return change(given)
 
 
 def _pt2(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
@@ -115,7 +130,7 @@ def _pt2(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
 
     def act(*inputs: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
-            outputs = module(*map(torch.from_numpy, inputs))
+            outputs = module(*(_each(torch.from_numpy, given) for given in inputs))
         return [x.numpy() for x in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
     return file.getvalue(), act
@@ -135,7 +150,9 @@ def _onnx(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
     session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
 
     def act(*given: np.ndarray) -> list[np.ndarray]:
-        return session.run(outputs, dict(zip(inputs, given, strict=True)))
+        seen, *rest = given
+        arrays = [*(seen.values() if isinstance(seen, dict) else [seen]), *rest]
+        return session.run(outputs, dict(zip(inputs, arrays, strict=True)))
 
     return content, act
 
@@ -154,12 +171,13 @@ def _labelled(model: Any, policy: Player) -> Any:
     actions: dict[str, Any] = {"action_low": spaces.low, "action_high": spaces.high}
     if spaces.num_actions is not None:
         actions = {"num_actions": spaces.num_actions}
+    parts = None if spaces.obs_layout is None else dict(spaces.obs_layout)
     about = {
         "composerl_version": __version__,
         "environment": env_name(policy.env) if policy.env is not None else None,
         "environment_arguments": policy.env_kwargs or None,
-        "observation_shape": spaces.obs_shape,
-        "observation_dtype": spaces.obs_dtype,
+        "observation_shape": spaces.obs_shape if parts is None else parts,
+        "observation_dtype": spaces.obs_dtype if parts is None else None,
         **actions,
     }
     known = {key: value for key, value in about.items() if value is not None}
@@ -186,13 +204,12 @@ def _compare_in_sequence(policy: Any, act: Callable[..., list[np.ndarray]], form
         for size in (1, 3):
             policy.reset()
             state = [x.numpy() for x in policy.actor.initial(size).values()]
-            seen = _observations(policy, size * _STEPS).reshape(
-                _STEPS, size, *policy.spaces.obs_shape
-            )
+            every = _observations(policy, size * _STEPS)
             for t in range(_STEPS):
+                seen = _each(itemgetter(slice(size * t, size * (t + 1))), every)
                 first = (rng.random(size) < 0.05) | (t == 0)
-                got = act(seen[t], first, *(x.copy() for x in state))
-                expected = policy.predict(seen[t], first)
+                got = act(seen, first, *(x.copy() for x in state))
+                expected = policy.predict(seen, first)
                 state = [x.cpu().numpy() for x in policy.state.values()]
                 for one, other in zip([expected, *state], got, strict=True):
                     _require_equal(one, other, format)
@@ -211,7 +228,7 @@ def _require_equal(expected: np.ndarray, got: np.ndarray, format: str) -> None:
         raise RuntimeError(f"the {format} export {problem}; nothing was written")
 
 
-def _inputs(policy: Player, size: int) -> tuple[np.ndarray, ...]:
+def _inputs(policy: Player, size: int) -> tuple[Any, ...]:
     """Random observations, and masks of which each allows something, or flags and a state."""
     seen = _observations(policy, size)
     if policy.recurrent:
@@ -224,12 +241,20 @@ def _inputs(policy: Player, size: int) -> tuple[np.ndarray, ...]:
     return seen, mask
 
 
-def _observations(policy: Player, size: int) -> np.ndarray:
+def _observations(policy: Player, size: int) -> Any:
     """Random observations where the policy is not saturated: of its own mean and spread."""
-    generator, shape = np.random.default_rng(0), policy.spaces.obs_shape
-    if policy.spaces.obs_dtype == "uint8":
-        return generator.integers(256, size=(size, *shape), dtype=np.uint8)
-    values = generator.standard_normal((size, *shape))
+    generator, spaces = np.random.default_rng(0), policy.spaces
+
+    def draw(shape: tuple[int, ...], pixels: bool) -> np.ndarray:
+        if pixels:
+            return generator.integers(256, size=(size, *shape), dtype=np.uint8)
+        return generator.standard_normal((size, *shape)).astype(np.float32)
+
+    if spaces.obs_layout is not None:
+        return {name: draw(shape, is_image(shape)) for name, shape in spaces.obs_layout}
+    if spaces.obs_dtype == "uint8":
+        return draw(spaces.obs_shape, True)
+    values = generator.standard_normal((size, *spaces.obs_shape))
     for module in policy.actor.modules():
         if isinstance(module, Normalize):
             values = module.mean.cpu().numpy() + module.std.cpu().numpy() * values

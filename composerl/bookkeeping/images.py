@@ -1,7 +1,7 @@
 """Pictures as PNG files, and films of a policy: one evaluated episode as GIF or MP4."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from PIL import Image
+from torch import Tensor
 
 from composerl._files import replace_file
-from composerl.bookkeeping.evaluation import Evaluator, Player
+from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Player, State
+from composerl.bookkeeping.stages import picture
 
 __all__ = ["film_episode", "film_frames", "write_gif", "write_mp4", "write_png"]
 
 MAX_FRAMES = 500
 SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
+LOOKS = 16  # frames from one look of a model that imagines to the next
 
 
 def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
@@ -47,14 +50,42 @@ def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:
     asks for it; a TorchRL environment that shows ``pixels``); otherwise observations that are
     images are taken: grey or colours as they are, of other channels (planes, stacked frames) the
     brightest.
+
+    A policy that imagines what it will see (a world model's, of images) has that on the right: it
+    looks at each 16th frame, where the line between is white, and foresees the next ones.
     """
     film: list[np.ndarray] = []
     evaluator = Evaluator(policy.env, policy.env_kwargs, film=film)
+    states: list[State] = []
+
+    def noting(act: Callable[..., Any], *args: Any, recurrent: bool, **options: Any) -> Evaluation:
+        def note(*seen: Any) -> tuple[Any, State]:
+            answer, state = act(*seen)
+            states.append(state)
+            return answer, state
+
+        return evaluator(note if recurrent else act, *args, recurrent=recurrent, **options)
+
     try:
-        policy.evaluate(1, seed, evaluator=evaluator)
-        return np.stack(film), evaluator.fps
+        policy.evaluate(1, seed, evaluator=noting)
+        frames = np.stack(film)
+        imagine = getattr(policy.actor, "imagined", None)
+        imagined = imagine(states, LOOKS) if imagine and states else None
+        return frames if imagined is None else _beside(frames, imagined), evaluator.fps
     finally:
         evaluator.close()
+
+
+def _beside(frames: np.ndarray, imagined: Tensor) -> np.ndarray:
+    """Frames with what was imagined of them on the right, in their size."""
+    _, height, width, _ = frames.shape
+    line = np.full((len(frames), height, max(2, width // 32), 3), 64, np.uint8)
+    line[:-1:LOOKS] = 255  # the last was not shown
+    right = [
+        np.asarray(Image.fromarray(picture(x)).resize((width, height), Image.Resampling.NEAREST))
+        for x in imagined.cpu().numpy()
+    ]
+    return np.concatenate([frames, line, np.stack(right)], 2)
 
 
 @contextmanager

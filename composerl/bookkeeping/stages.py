@@ -14,9 +14,10 @@ from torchrl.envs.utils import step_mdp
 
 from composerl.envs.masks import MASK
 from composerl.envs.opening import env_name, open_gym
+from composerl.envs.packing import first_image
 from composerl.envs.spaces import Spaces
 
-__all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage"]
+__all__ = ["GymStage", "Stage", "TorchRLStage", "integers", "open_stage", "picture"]
 
 
 class GymStage:
@@ -68,7 +69,7 @@ class GymStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown[0] if self.spaces.masked else shown)
+        return _seen_picture(shown[0] if self.spaces.masked else shown, self.spaces)
 
 
 class TorchRLStage:
@@ -126,7 +127,9 @@ class TorchRLStage:
         """A picture of it, uint8 ``(height, width, 3)``."""
         if "pixels" not in shown and _renders(self.env):
             return np.array(self.env.render(), np.uint8)
-        return _picture(shown["pixels" if "pixels" in shown else "observation"].cpu().numpy())
+        if "pixels" in shown:
+            return picture(shown["pixels"].cpu().numpy())
+        return _seen_picture(shown["observation"].cpu().numpy(), self.spaces)
 
     def _encoded(self, action: Tensor) -> Tensor:
         """A discrete action as the environment takes it, if it is the other way round."""
@@ -157,6 +160,8 @@ def open_stage(env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool
     if not film or drawn:
         return stage
     shape = stage.spaces.obs_shape
+    if stage.spaces.obs_layout is not None:
+        return stage
     if len(shape) != 3 or stage.spaces.obs_dtype != "uint8":
         raise ValueError(
             f"environment {env_name(env)!r} gives no frames: it neither renders to 'rgb_array' nor "
@@ -176,7 +181,11 @@ def _renders(env: Any) -> bool:
     return getattr(env, "render_mode", None) == "rgb_array"
 
 
-def _picture(image: np.ndarray) -> np.ndarray:
+def _seen_picture(seen: np.ndarray, spaces: Spaces) -> np.ndarray:
+    return picture(seen if spaces.obs_layout is None else first_image(spaces.obs_layout, seen))
+
+
+def picture(image: np.ndarray) -> np.ndarray:
     """Channels first or last; of other than three channels the brightest; floats are 0 to 1."""
     if image.dtype != np.uint8:
         image = (image.clip(0, 1) * 255).round().astype(np.uint8)

@@ -56,7 +56,8 @@ def evaluate(
         episodes: How many episodes to play.
         seed: Of the episodes, or of the learned values: the same seed, the same numbers.
         which: The final policy, or the best evaluated one.
-        video: Also write the first episode, as .gif or .mp4.
+        video: Also write the first episode, as .gif or .mp4; on the right what a world model, if
+            the policy has one of images, imagines of it.
         json: Print JSON instead of a table; a list if there are several.
         dataset: Evaluate by this dataset instead: a file, or a behaviour to generate.
         steps: With --dataset: updates of the value.

@@ -115,7 +115,7 @@ def _answer(policy: Policy, line: str, where: str) -> dict[str, Any]:
 
 
 def _act(policy: Policy, given: Any, where: str) -> Any:
-    observation, mask = _seen(given, policy.spaces.obs_parts or (), where)
+    observation, mask = _seen(given, policy.spaces.part_names, where)
     try:
         if policy.spaces.obs_dtype == "uint8":
             observation = _pixels(observation)

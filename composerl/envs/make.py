@@ -33,9 +33,11 @@ def make_env(
     """A TorchRL environment with float32 observations and actions in the environment's own terms.
 
     Float actions keep their bounds; discrete actions are integers, not one-hot. Dict observations
-    of Boxes are one vector, in gymnasium's order. A time limit ends an episode as ``truncated``,
-    never as ``terminated``. A mask of the actions, in a gymnasium environment's observation or
-    info, is the entry ``action_mask``, and random actions keep to it (TorchRL's ``ActionMask``).
+    of Boxes are one vector, in gymnasium's order, or bytes if there are images among them (see
+    :mod:`composerl.envs.packing`), which Dreamer reads. A time limit ends an episode as
+    ``truncated``, never as ``terminated``. A mask of the actions, in a gymnasium environment's
+    observation or info, is the entry ``action_mask``, and random actions keep to it (TorchRL's
+    ``ActionMask``).
 
     Args:
         env: gymnasium id, or a function that makes a gymnasium or TorchRL environment.

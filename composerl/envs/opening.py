@@ -11,6 +11,7 @@ import composerl.envs.catch  # noqa: F401  registers composerl/Catch-v0 with gym
 from composerl.envs.arguments import Env, env_name, make_with
 from composerl.envs.games import PREFIXES, open_game
 from composerl.envs.masks import with_mask
+from composerl.envs.packing import PackedBox, pack, packed_space
 
 __all__ = ["FlatBox", "env_name", "flat_space", "open_gym"]
 
@@ -19,7 +20,8 @@ def open_gym(env: Env, *, render_mode: str | None = None, **kwargs: Any) -> Any:
     """Make an environment from its gymnasium id or factory; an unknown id says what is near.
 
     A Dict or Tuple of Boxes is flattened to one vector, in the order of
-    ``gymnasium.spaces.flatten``; an ``action_mask`` in it is in the infos instead, see
+    ``gymnasium.spaces.flatten``, or if there are images among them to a row of bytes, see
+    :mod:`composerl.envs.packing`; an ``action_mask`` in it is in the infos instead, see
     :class:`~composerl.envs.masks.MaskedActions`; a factory's TorchRL environment is left as it is.
 
     Args:
@@ -67,7 +69,7 @@ class FlatBox(gym.spaces.Box):
 
 
 def flat_space(space: gym.Space) -> gym.spaces.Box:
-    """The space as one Box: itself, or flattened as ``gymnasium.spaces.flatten`` does."""
+    """The space as one Box: itself, flattened as ``gymnasium.spaces.flatten`` does, or bytes."""
     if isinstance(space, gym.spaces.Box):
         return space
     leaves = dict(_leaves(space))
@@ -76,12 +78,8 @@ def flat_space(space: gym.Space) -> gym.spaces.Box:
             "only Box observations and Dicts or Tuples of Boxes are supported, but the environment "
             f"has {space}; wrap it with gymnasium's FlattenObservation or TransformObservation"
         )
-    if images := [name for name, leaf in leaves.items() if len(leaf.shape or ()) > 2]:
-        raise ValueError(
-            f"images ({', '.join(images)}) cannot be joined with the rest of an observation "
-            f"({', '.join(leaves)}): keep one array, by gymnasium's TransformObservation"
-            f"(env, lambda obs: obs[{images[0]!r}], env.observation_space[{images[0]!r}])"
-        )
+    if any(len(leaf.shape or ()) > 2 for leaf in leaves.values()):
+        return packed_space(leaves)
     flat = gym.spaces.flatten_space(space)
     assert isinstance(flat, gym.spaces.Box)
     made = FlatBox(flat.low, flat.high, dtype=flat.dtype.type)
@@ -109,8 +107,10 @@ def _plain(env: Any) -> Any:
     env = with_mask(env)
     space = getattr(env, "observation_space", None)
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        flatten = partial(gym.spaces.flatten, space)
+        flatten: Any = partial(gym.spaces.flatten, space)
         space = flat_space(space)
+        if isinstance(space, PackedBox):
+            flatten = partial(pack, space.layout)
         env = gym.wrappers.TransformObservation(env, flatten, space)
     plain = ("uint8", "float32", "float64")
     if isinstance(space, gym.spaces.Box) and str(space.dtype) not in plain:

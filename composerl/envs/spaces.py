@@ -13,6 +13,7 @@ import numpy as np
 from composerl._schema import short
 from composerl.envs.masks import MASK, has_mask
 from composerl.envs.opening import flat_space, open_gym
+from composerl.envs.packing import Layout, is_image, slices
 
 __all__ = ["Spaces", "open_gym"]
 
@@ -40,6 +41,9 @@ class Spaces:
     """Names of the arrays that an observation was joined from, in order, where it was."""
     obs_part_shapes: tuple[tuple[int, ...], ...] | None = field(default=None, compare=False)
     """Their shapes."""
+    obs_layout: Layout | None = None
+    """Names and shapes of the arrays that an observation's bytes are, where there are images among
+    them: see :mod:`composerl.envs.packing`."""
 
     def __post_init__(self) -> None:
         # JSON turns tuples into lists: normalise, so that equal spaces compare equal.
@@ -51,6 +55,8 @@ class Spaces:
             shapes = tuple(map(tuple, self.obs_part_shapes))
             object.__setattr__(self, "obs_part_shapes", shapes)
         self._require_types()
+        if self.obs_layout is not None:
+            object.__setattr__(self, "obs_layout", self._checked_layout())
         if (self.low is None) == (self.num_actions is None):
             raise ValueError(
                 "Spaces needs either low and high (float actions) or num_actions (discrete), "
@@ -76,6 +82,23 @@ class Spaces:
         if self.obs_dtype not in ("float32", "uint8"):
             raise ValueError(f"obs_dtype must be float32 or uint8, got {short(self.obs_dtype)}")
 
+    def _checked_layout(self) -> Layout:
+        try:
+            layout = tuple((name, tuple(shape)) for name, shape in self.obs_layout or ())
+        except (TypeError, ValueError):
+            layout = ()
+        names, sides = [name for name, _ in layout], [n for _, shape in layout for n in shape]
+        if (
+            not any(is_image(shape) for _, shape in layout)
+            or not all(isinstance(name, str) for name in names)
+            or len(set(names)) < len(names)
+            or not all(type(n) is int and 0 <= n <= LARGEST for n in sides)
+            or (slices(layout)[-1].stop,) != self.obs_shape
+            or self.obs_dtype != "uint8"
+        ):
+            raise ValueError(f"obs_layout does not fit the observations: {short(self.obs_layout)}")
+        return layout
+
     @property
     def discrete(self) -> bool:
         """Whether actions are integers."""
@@ -92,12 +115,38 @@ class Spaces:
     @property
     def obs_dim(self) -> int:
         """Length of an observation that is a vector; an image is refused."""
+        self.require_one_array("this network")
         if len(self.obs_shape) != 1:
             raise ValueError(
                 f"this network needs observations that are vectors, got shape {self.obs_shape}; "
                 "iqn_network, fqf_network and world_model take images"
             )
         return self.obs_shape[0]
+
+    @property
+    def joined_from(self) -> Layout | None:
+        """Names and shapes of the arrays that a vector was joined from, if they are known."""
+        if self.obs_parts is None or self.obs_part_shapes is None:
+            return None
+        return tuple(zip(self.obs_parts, self.obs_part_shapes, strict=True))
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of the arrays that an observation is made of; none if it is one."""
+        return tuple(name for name, _ in self.obs_layout or ()) or self.obs_parts or ()
+
+    def require_one_array(self, what: str) -> Spaces:
+        """Return self, or say that ``what`` cannot be of images and vectors together."""
+        if self.obs_layout is not None:
+            names = [name for name, _ in self.obs_layout]
+            image = next(name for name, shape in self.obs_layout if is_image(shape))
+            raise ValueError(
+                f"{what} cannot have images ({image}) together with the rest of an observation "
+                f"({', '.join(names)}), as dreamer_actor can: keep a vector, or an image with its "
+                "channels first, by gymnasium's TransformObservation(env, lambda obs: obs[name], "
+                "env.observation_space[name])"
+            )
+        return self
 
     def require_box(self, what: str) -> Spaces:
         """Return self, or say in one sentence that ``what`` cannot handle discrete actions."""
@@ -150,8 +199,8 @@ class Spaces:
             return cls._of_torchrl(env)
         space = flat_space(getattr(env, "single_observation_space", env.observation_space))
         action = getattr(env, "single_action_space", env.action_space)
-        shape, dtype = space.shape, _obs_dtype(space.dtype)
-        parts = _parts(space)
+        seen: dict[str, Any] = {"obs_shape": space.shape, "obs_dtype": _obs_dtype(space.dtype)}
+        seen |= _inside(space)
         if isinstance(action, gym.spaces.Discrete):
             if action.start != 0:
                 raise ValueError(
@@ -160,12 +209,11 @@ class Spaces:
                 )
             masked = has_mask(getattr(env, "envs", [env])[0])
             options: dict[str, Any] = {"num_actions": int(action.n), "masked": masked}
-            return cls(obs_shape=shape, obs_dtype=dtype, **parts, **options)
+            return cls(**seen, **options)
         if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
             known = "Discrete and one-dimensional Box actions"
             raise ValueError(f"only {known} are supported, got {action}")
-        low, high = _floats(action.low), _floats(action.high)
-        return cls(obs_shape=shape, obs_dtype=dtype, **parts, low=low, high=high)
+        return cls(**seen, low=_floats(action.low), high=_floats(action.high))
 
     @classmethod
     def _of_torchrl(cls, env: Any) -> Spaces:
@@ -181,30 +229,32 @@ class Spaces:
             )
         spec, action = env.observation_spec["observation"], env.action_spec_unbatched
         masked = MASK in env.observation_spec.keys()  # noqa: SIM118
-        shape, dtype = tuple(spec.shape[len(env.batch_size) :]), _obs_dtype(str(spec.dtype))
+        shape = tuple(spec.shape[len(env.batch_size) :])
+        seen: dict[str, Any] = {"obs_shape": shape, "obs_dtype": _obs_dtype(str(spec.dtype))}
         # Of an environment of ours, so that a dataset's parts can be put into its order.
         while isinstance(env, TransformedEnv):
             env = env.base_env
         space = None
         if isinstance(env, GymWrapper):
             space = getattr(env, "single_observation_space", env.observation_space)
-        parts = _parts(space) if getattr(space, "shape", None) == shape else {}
+        if getattr(space, "shape", None) == shape:
+            seen |= _inside(space)
         number = int(getattr(action.space, "n", 0))
         one_hot = isinstance(action, OneHot) and tuple(action.shape) == (number,)
         if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
             discrete: dict[str, Any] = {"num_actions": number, "masked": masked}
-            return cls(obs_shape=shape, obs_dtype=dtype, **parts, **discrete)
+            return cls(**seen, **discrete)
         if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
             known = "OneHot, Categorical and one-dimensional Bounded or Unbounded actions"
             raise ValueError(f"only {known} are supported, got {action}")
-        low, high = _floats(action.space.low), _floats(action.space.high)
-        return cls(obs_shape=shape, obs_dtype=dtype, **parts, low=low, high=high)
+        return cls(**seen, low=_floats(action.space.low), high=_floats(action.space.high))
 
 
-def _parts(space: Any) -> dict[str, Any]:
-    """What of :class:`Spaces` says of which arrays an observation was joined."""
-    parts = getattr(space, "parts", None)
-    return {"obs_parts": tuple(parts), "obs_part_shapes": tuple(parts.values())} if parts else {}
+def _inside(space: Any) -> dict[str, Any]:
+    """What is known of the arrays that an observation is made of."""
+    if parts := getattr(space, "parts", None):
+        return {"obs_parts": tuple(parts), "obs_part_shapes": tuple(parts.values())}
+    return {"obs_layout": getattr(space, "layout", None)}
 
 
 def _floats(values: Any) -> tuple[float, ...]:

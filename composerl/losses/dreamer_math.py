@@ -4,6 +4,7 @@
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ __all__ = [
     "lambda_return",
     "log_prob_and_entropy",
     "return_range",
+    "spread",
+    "squared_error",
     "symexp",
     "symexp_bins",
     "symlog",
@@ -158,3 +161,25 @@ def log_prob_and_entropy(policy: Tensor, action: Tensor) -> tuple[Tensor, Tensor
     surprise = 0.5 * ((action - mean) / deviation).square()
     width = deviation.log() + 0.5 * math.log(2 * math.pi)
     return -(surprise + width).sum(-1), (width + 0.5).sum(-1)
+
+
+def squared_error(guess: Any, inputs: Any) -> Tensor:
+    """Squared distance of each observation ``(n, ...)`` from its guess; of several, their sum."""
+    if isinstance(inputs, tuple):
+        first, *rest = (squared_error(*pair) for pair in zip(guess, inputs, strict=True))
+        return sum(rest, first)
+    # Not flattened, which would copy images in channels_last.
+    return (guess - inputs).square().sum(tuple(range(1, inputs.ndim)))
+
+
+def spread(inputs: Any, mask: Tensor | None) -> Tensor:
+    """Mean squared distance of observations ``(n, ...)`` from their mean, summed over each.
+
+    Where all are the same there is nothing to explain, and any error is too much.
+    """
+    if isinstance(inputs, tuple):
+        first, *rest = (spread(x, mask) for x in inputs)
+        return sum(rest, first)
+    x = inputs if mask is None else inputs[mask.flatten()]
+    least = torch.finfo(x.dtype).tiny
+    return (x.square().sum() / len(x) - x.mean(0).square().sum()).clamp_min(least)

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from composerl.losses.arguments import check_whole
 from composerl.losses.common import RowKeys, RowLoss
-from composerl.losses.dreamer_math import categorical_kl, free_nats_kl, symexp_bins, two_hot_loss
+from composerl.losses.dreamer_math import (
+    categorical_kl,
+    free_nats_kl,
+    spread,
+    squared_error,
+    symexp_bins,
+    two_hot_loss,
+)
 from composerl.losses.reading import action_index, blank, read
 
 __all__ = ["WorldModelLoss"]
@@ -43,8 +50,8 @@ class WorldModelLoss(RowLoss):
         L_{dynamics} &= c_{dyn} \max(f, \textstyle\sum_k KL(sg(q_k) \| p_k)) \\
         L_{representation} &= c_{rep} \max(f, \textstyle\sum_k KL(q_k \| sg(p_k)))
 
-    where x is a picture's pixels in [0, 1], or the symlog of a vector. The discount is part of the
-    continue head: imagination multiplies by it and by nothing else.
+    where x is a picture's pixels in [0, 1], the symlog of a vector, or all of both. The discount is
+    part of the continue head: imagination multiplies by it and by nothing else.
 
     Difference to ``torchrl.objectives.DreamerV3ModelLoss``: records instead of transitions, so
     that an episode's first observation is encoded and its last reward learned; first-flags inside
@@ -171,9 +178,7 @@ class WorldModelLoss(RowLoss):
         mask = None if mask is None else mask[:, context:]
 
         features = latent.features
-        # Not flattened, which would copy images in channels_last.
-        error = (self._part("decoder")(features) - inputs).square()
-        error = error.sum(tuple(range(1, inputs.ndim))).view(shape)
+        error = squared_error(self._part("decoder")(features), inputs).view(shape)
         dynamics, representation = free_nats_kl(posterior, prior, self.free_nats)
         going_on = self.gamma * (~terminal).to(reward.dtype)
         rows = {
@@ -187,7 +192,7 @@ class WorldModelLoss(RowLoss):
         }  # fmt: skip
         with torch.no_grad():
             rows["kl"] = categorical_kl(posterior, prior)
-            rows["unexplained"] = error.detach() / _spread(inputs, mask)
+            rows["unexplained"] = error.detach() / spread(inputs, mask)
         return _Fit(rows, batch, mask, latent, reward, first, terminal)
 
     def compile_parts(self) -> None:
@@ -262,13 +267,3 @@ class WorldModelLoss(RowLoss):
 
 def _compile(part: Any) -> Any:
     return torch.compile(part, dynamic=False)
-
-
-def _spread(inputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean squared distance of observations ``(n, ...)`` from their mean, summed over each.
-
-    Where all are the same there is nothing to explain, and any error is too much.
-    """
-    x = inputs if mask is None else inputs[mask.flatten()]
-    least = torch.finfo(x.dtype).tiny
-    return (x.square().sum() / len(x) - x.mean(0).square().sum()).clamp_min(least)

@@ -113,7 +113,7 @@ def discriminator(
         spectral_norm: keep each layer's largest singular value at 1, which bounds the slope of
             the logits (Miyato et al. 2018, https://arxiv.org/abs/1802.05957).
     """
-    spaces = Spaces.of(env)
+    spaces = Spaces.of(env).require_one_array("discriminator")
     trunk = MLP(prod(spaces.obs_shape) + spaces.action_dim, 1, hidden, **layers)
     if spectral_norm:
         for layer in trunk:

@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from composerl.envs.spaces import Spaces
 from composerl.modules.world import BINS, Latent, WorldModel
 from composerl.modules.world_parts import Head, draw, mix_uniform
+from composerl.modules.world_senses import Seen
 from composerl.modules.world_size import WorldSize, world_size
 
 __all__ = ["DreamerActor", "dreamer_actor", "dreamer_critic"]
@@ -166,26 +167,52 @@ class DreamerActor(TensorDictModuleBase):
         return {**latent._asdict(), "action": action}
 
     def greedy(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The likeliest action ``(batch, ...)`` given the likeliest latents, and the next state.
 
         Args:
-            observation: uint8 ``(batch, channels, height, width)``, or vectors.
+            observation: uint8 ``(batch, channels, height, width)``, vectors, or of both together
+                bytes, or a tensor for each by its name.
             state: from :meth:`initial` or the call before.
             first: rows that start an episode, bool ``(batch,)``: their state is not looked at.
         """
         return self._act(observation, state, first, sample=self.sampled)
 
     def explore(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Like :meth:`greedy`, with latents and action drawn by torch's generator."""
         return self._act(observation, state, first, sample=True)
 
     @torch.no_grad()
+    def imagined(self, states: Sequence[Mapping[str, Tensor]], every: int) -> Tensor | None:
+        """What the model expects to see in an episode, ``(1 + states, channels, height, width)``.
+
+        It starts anew from each ``every``-th state; what follows it imagines from the actions
+        alone, with the likeliest latents. Of several images it is the first; None if there is none.
+
+        Args:
+            states: of one environment, as :meth:`greedy` or :meth:`explore` returned them, step by
+                step from the start.
+            every: how many frames of one start there are.
+        """
+        world, features = self.world_network, []
+        if len(world.obs_shape) != 3 and world.layout is None:
+            return None
+        for t, state in enumerate(states):
+            if t % every == 0:
+                latent = Latent(state["deter"], state["stoch"])
+            features.append(latent.features)
+            latent = world.imagine(latent, state["action"], sample=False)
+        features.append(latent.features)
+        parts = torch.cat(features).split(every)  # all at once would take much memory
+        drawn = [world.decoder(part) for part in parts]
+        return torch.cat([x[0] if isinstance(x, tuple) else x for x in drawn])
+
+    @torch.no_grad()
     def _act(
-        self, observation: Tensor, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
+        self, observation: Seen, state: Mapping[str, Tensor], first: Tensor, *, sample: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         world = self.world_network
         before = Latent(state["deter"], state["stoch"])

@@ -151,7 +151,7 @@ class Trunk(nn.Module):
         self, spaces: Spaces, hidden: Sequence[int] = (), *, layer_norm: bool = False
     ) -> None:
         super().__init__()
-        shape = spaces.obs_shape
+        shape = spaces.require_one_array("this network").obs_shape
         if len(shape) not in (1, 3):
             raise ValueError(
                 "observations must be vectors (n,) or images (channels, height, width), "

@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
-from torchrl.modules.functional import symlog
 
 from composerl.envs.spaces import Spaces
 from composerl.modules.recurrence import Recurrence
 from composerl.modules.world_parts import EPSILON, Head, Linear, draw, mix_uniform, silu
-from composerl.modules.world_senses import decoder_of, encoder_of
+from composerl.modules.world_senses import Inputs, Seen, decoder_of, encoder_of, inputs_of
 from composerl.modules.world_size import WorldSize, world_size
 
 __all__ = ["Latent", "Observed", "Steps", "WorldModel", "world_model"]
@@ -59,8 +58,9 @@ class WorldModel(nn.Module):
     both with 1 % uniform mix and straight-through gradients, and heads on :math:`(h_t, z_t)`: the
     observation, the reward on arriving (two-hot logits), whether the episode goes on (a logit).
 
-    Observations are images (uint8, or floats in [0, 1]) or vectors, whose symlog is read and
-    predicted. Actions are integers, or floats within bounds.
+    Observations are images (uint8, or floats in [0, 1]), vectors, whose symlog is read and
+    predicted, or several of both (as :mod:`composerl.envs.packing` packs them). Actions are
+    integers, or floats within bounds.
 
     Of TorchRL's DreamerV3 blocks (``RSSMPriorV3``, ``RSSMPosteriorV3``, ``RSSMRolloutV3``,
     ``DreamerV3ImageEncoder``, ``DreamerV3ImageDecoder``) none is used: their rollout reads
@@ -81,8 +81,9 @@ class WorldModel(nn.Module):
         self.obs_shape, self.num_actions = spaces.obs_shape, spaces.num_actions
         self.latents, self.classes, self.deter = size.latents, size.classes, size.deter
         self.feature_dim = size.features
-        self.encoder = encoder_of(self.obs_shape, size)
-        self.decoder = decoder_of(self.obs_shape, size)
+        self.layout = spaces.obs_layout
+        self.encoder = encoder_of(self.obs_shape, size, self.layout)
+        self.decoder = decoder_of(self.obs_shape, size, self.layout)
         self.recurrence = Recurrence(size, spaces.action_dim)
         seen = int(cast(Any, self.encoder).out_dim)
         self.seen_in = Linear(seen, size.hidden, fan_in=seen + size.deter)
@@ -114,22 +115,22 @@ class WorldModel(nn.Module):
         stoch = like.new_zeros(batch, self.latents * self.classes)
         return Latent(like.new_zeros(batch, self.deter), stoch)
 
-    def inputs(self, observation: Tensor) -> Tensor:
+    def inputs(self, observation: Seen) -> Inputs:
         """What is read and predicted of observations ``(..., *obs_shape)``, flat ``(n, ...)``.
 
-        Images as floats in [0, 1], channels_last; the symlog of vectors.
+        Images as floats in [0, 1], channels_last; the symlog of vectors; a tuple of both, of bytes
+        or of tensors ``(n, ...)`` by name.
         """
         shape, dtype = self.obs_shape, self.posterior_norm.weight.dtype
+        if not isinstance(observation, Tensor):
+            return inputs_of(observation, dtype, self.layout)
         if observation.shape[observation.ndim - len(shape) :] != shape:
             raise ValueError(
                 f"observations must have shape (..., {', '.join(map(str, shape))}), "
                 f"got {tuple(observation.shape)}"
             )
         x = observation.reshape(-1, *shape)
-        if len(shape) != 3:
-            return symlog(x.flatten(1).to(dtype))
-        x = x.contiguous(memory_format=torch.channels_last)
-        return x.to(dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x
+        return inputs_of(x, dtype, self.layout)
 
     def acted(self, action: Tensor) -> Tensor:
         """Actions as the recurrence reads them: one-hot, or in [-1, 1]; beyond their bounds cut."""
@@ -145,7 +146,7 @@ class WorldModel(nn.Module):
 
     def observe(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         action: Tensor,
         first: Tensor,
         latent: Latent | None = None,
@@ -237,7 +238,7 @@ def _one_hot(probs: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def world_model(env: EnvBase | Spaces, size: str | Mapping[str, Any] = "small") -> WorldModel:
-    """A world model of images (channels, height, width) or vectors.
+    """A world model of images (channels, height, width), of vectors, or of both together.
 
     ``size`` is a name of :data:`SIZES`, or numbers under the names of
     :class:`~composerl.modules.world_size.WorldSize`.

@@ -293,24 +293,7 @@ def test_torchrl_s_own_join_is_that_of_a_sorted_dict():
         Spaces.of(theirs)
 
 
-def test_images_with_vectors_are_refused_with_advice():
-    class Seeing(Goal):
-        observation_space = Dict({"camera": Box(0, 255, (3, 8, 8), np.uint8), "speed": REAL})
-
-        def seen(self):
-            return {"camera": np.zeros((3, 8, 8), np.uint8), "speed": self.place}
-
-    for use in (Spaces.of, make_env, open_gym):
-        with pytest.raises(
-            ValueError, match=r"images \(camera\) cannot.*TransformObservation.*'camera'"
-        ):
-            use(Seeing)
-    inner = Seeing.observation_space["camera"]
-    kept = make_env(
-        lambda: gym.wrappers.TransformObservation(Seeing(), lambda o: o["camera"], inner)
-    )
-    assert kept.reset()["observation"].shape == (3, 8, 8)
-
+def test_what_is_no_box_is_refused():
     class Counting(Goal):
         observation_space = Dict({"x": REAL, "n": Discrete(3)})
 

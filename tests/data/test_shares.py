@@ -14,6 +14,7 @@ import masked_env  # noqa: F401  registers Doors
 import pytest
 import torch
 from collecting import assert_same, epsilon_greedy, gaussian
+from mixed_env import Both
 from recurrent_toy import Diary, Toy
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import ObservationNorm, RewardClipping
@@ -21,7 +22,7 @@ from torchrl.envs import ObservationNorm, RewardClipping
 from composerl.data import RecordCollector, VectorCollector
 from composerl.data.collect import workers as module
 from composerl.envs import make_env
-from composerl.modules import categorical_actor, iqn_network, tanh_gaussian_actor
+from composerl.modules import categorical_actor, dreamer_actor, iqn_network, tanh_gaussian_actor
 
 
 class Here:
@@ -129,12 +130,17 @@ def test_batches_metrics_draws_and_states_are_those_of_one_process(make, workers
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_records_and_the_memory_of_the_policy_are_those_of_one_process(workers):
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [(Diary, lambda env: Toy()), (Both, partial(dreamer_actor, size="debug"))],
+    ids=["toy", "images_and_vectors"],
+)
+def test_records_and_the_memory_of_the_policy_are_those_of_one_process(kind, policy, workers):
     """Episodes of three to eight steps: those of two environments often end together."""
 
     def make(workers):
-        env = make_env(Diary, 5)
-        return RecordCollector(env, Toy(), seed=4, init_random_frames=20, workers=workers)
+        env = make_env(kind, 5)
+        return RecordCollector(env, policy(env), seed=4, init_random_frames=20, workers=workers)
 
     one, theirs, drawn = batches(make, 0, 80)
     some, ours, drawn_too = batches(make, workers, 80)

@@ -167,7 +167,7 @@ def validate(dataset: Dataset, env: Any) -> Dataset:
         env: a :class:`~composerl.envs.Spaces`, or what has them: a TorchRL or gymnasium
             environment, which are only looked at, or an id or factory, which is opened for it.
     """
-    spaces = Spaces.of(env)
+    spaces = Spaces.of(env).require_one_array("a dataset")
     dataset = _in_order(dataset, spaces.obs_parts)
     source = dataset.source
     arrays = clean(dataset.arrays(), source, dataset.rows)

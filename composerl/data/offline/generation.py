@@ -143,7 +143,7 @@ def play_episodes(
     with ExitStack() as stack:
         number = min(_LANES, episodes)
         envs = [stack.enter_context(closing(open_gym(env, **kwargs))) for _ in range(number)]
-        spaces = Spaces.of(envs[0])
+        spaces = Spaces.of(envs[0]).require_one_array("a dataset")
         if spaces.masked:
             raise ValueError(f"{env_name(env)} masks its actions, and datasets hold no masks")
         if not spaces.discrete and not np.isfinite(np.array([spaces.low, spaces.high])).all():
