@@ -33,7 +33,7 @@ class Config(OfflineConfig):
     """Of SAC's temperature and of the Lagrange multiplier; that of --lr by default."""
     alpha_init: Positive = 0.1
     """SAC's temperature at the start."""
-    alpha: NonNegative = 5.0
+    alpha: NonNegative = 20.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
     num_random: Count = 4
     """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
@@ -49,7 +49,7 @@ class Config(OfflineConfig):
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
     """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
-    bc_steps: Whole = 2000
+    bc_steps: Whole = 3000
     """Steps at the start in which the actor clones the data by maximum likelihood."""
 
 

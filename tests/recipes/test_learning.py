@@ -151,12 +151,11 @@ def test_gail_imitates_continuous_actions(seed, tmp_path):
 
 def test_the_penalty_saves_cql_from_narrow_data(tmp_path):
     """The same run without it, offline SAC, believes in actions that nobody tried."""
-    flags = {"dataset": "noisy", "bc_steps": 1000, "num_random": 4, "steps": 2000}
-    careful = train("cql_pendulum", tmp_path / "cql", alpha=10.0, **flags)
-    careless = train("cql_pendulum", tmp_path / "sac", alpha=0.0, **flags)
-    # After the cloning both are at -390; then one stays there and the other falls to -1360.
-    assert careful["final"]["return"] > -500
-    assert careless["final"]["return"] < -1000
+    careful = train("cql_pendulum", tmp_path / "cql", dataset="noisy")
+    careless = train("cql_pendulum", tmp_path / "sac", dataset="noisy", alpha=0.0)
+    # After the cloning both are at -145; then one stays there and the other spins.
+    assert careful["final"]["return"] > -250
+    assert careless["final"]["return"] < -700
 
 
 def test_imitation_saves_td3_from_narrow_data(tmp_path):
