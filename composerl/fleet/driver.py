@@ -15,7 +15,7 @@ from typing import Any
 
 from composerl.analysis.runs import read_run
 from composerl.bookkeeping.console import live_table, say, watched
-from composerl.bookkeeping.owner import grant, owner_of
+from composerl.bookkeeping.owner import grant, owner_of, withdraw
 from composerl.bookkeeping.signals import interrupts
 from composerl.fleet.cluster import RayWorkers
 from composerl.fleet.jobs import Ended, Job, Workers
@@ -225,6 +225,7 @@ class Fleet:
                 return None
             often = f"{attempt.idle} times in a row without a new checkpoint (--save-every)"
             ended = Ended("failed", f"{ended.why}, {often}")
+        withdraw(job.directory, attempt.token)
         told = ended.why or ended.how
         if ended.how == "done":
             told = f"return {read_run(job.directory).final()['return']:.1f}"
