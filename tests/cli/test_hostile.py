@@ -64,6 +64,7 @@ FILES = [
     ("summary.json", '{"final": {"return": %s}}' % ("9" * 400), "400 digits"),
     ("summary.json", '{"steps": true}', "steps must be a whole number"),
     ("metrics.jsonl", '{"step": "x"}\n', "step must be a whole number"),
+    ("metrics.jsonl", '{"eval/return": 1.0}\n', "line 1 has no step"),
     ("metrics.jsonl", '{"step": 1, "eval/return": [1]}\n', "must be a number or text"),
     ("metrics.jsonl", "[" * DEEP + "\n", "nested too deeply"),
     ("metrics.jsonl", "x" * (1 << 24) + "\n", "line 1"),
