@@ -80,6 +80,7 @@ def test_files_of_a_run(cli, tmp_path, run, monkeypatch, file, content, told):
     one_sentence(cli("compare", "run", run))
 
 
+@pytest.mark.filterwarnings("error:Glyph")  # it repeats the character on the terminal
 def test_names_are_drawn_as_they_are(cli, tmp_path, run, monkeypatch):
     r"""``$\frac{`` is no formula that matplotlib knows, and no control character is for us."""
     monkeypatch.chdir(tmp_path)
