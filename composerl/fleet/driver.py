@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -73,7 +74,7 @@ class Fleet:
             raise ValueError(f"--on must be ray or ray=ADDRESS, got {on!r}")
         if jobs is not None and jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {jobs}")
-        if gpus < 0 or (gpus and on is None):
+        if not 0 <= gpus < math.inf or (gpus and on is None):
             raise ValueError(f"--gpus is for --on ray and at least 0, got {gpus:g}")
         if place.exists() and not place.is_dir():
             raise ValueError(f"--out {place} is a file, expected a directory")

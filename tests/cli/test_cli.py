@@ -295,6 +295,7 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
 def test_doctor_tells_versions_and_warns(cli):
     from composerl.cli.doctor import warnings_for
 
+    assert cli("doctor", "--x").err == "error: unknown flag --x: it has none\n"
     result = cli("doctor")
     assert result.code == 0
     assert composerl.__version__ in result.out
