@@ -1,5 +1,6 @@
 """Files that are there as a whole or not at all, and readers that say what is wrong with one."""
 
+import errno
 import json
 import os
 import re
@@ -49,7 +50,8 @@ def replace_files(
     writes: Mapping[Path, Callable[[Path], object]], check: Callable[[], None] | None = None
 ) -> None:
     """Do what :func:`replace_file` does for several files of one directory, and wait once."""
-    check, parent = check or (lambda: None), next(iter(writes)).parent
+    check, first = check or (lambda: None), next(iter(writes))
+    parent = first.parent
     aside = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=parent))
     try:
         for path, write in writes.items():
@@ -63,8 +65,10 @@ def replace_files(
         check()
         for path in writes:
             os.replace(aside / path.name, path)
-    except Exception:
+    except Exception as error:
         check()  # what was written aside may be gone for the reason that it tells
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(first)) from error
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from composerl import analysis
+from composerl._files import replace_file
 from composerl.config import config_start, preset_files, suggest, wait_passively
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def copy_recipe(recipe: str, file: str | Path) -> Path:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target.parent}: there is no such directory")
     source = find_recipe(recipe)
-    shutil.copyfile(source, target)
+    replace_file(target, lambda file: shutil.copyfile(source, file))
     presets = target.parent / "presets" / target.stem
     if preset_files(source) and not presets.exists():
         shutil.copytree(source.parent / "presets" / source.stem, presets)

@@ -142,5 +142,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, MemoryError) or _no_memory(error):
         return f"there is not enough memory: {str(error).partition(' Error code')[0]}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{error}; free some space, then --resume goes on from the last checkpoint"
+        frames = traceback.walk_tb(error.__traceback__)
+        trains = any(frame.f_globals.get("__name__") == "composerl.run" for frame, _ in frames)
+        then = ", then --resume goes on from the last checkpoint" if trains else ""
+        return f"{error}; free some space{then}"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

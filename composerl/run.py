@@ -299,16 +299,15 @@ class Run:
         self._looping, _OWNERS[place] = True, self
 
     def _open(self) -> None:
-        rundir.check(self.directory, self.name, self.config)  # again, now that nobody else can
-        resume = self.config.resume
-        state = checkpoint.load_newest(self.directory, self._check_state) if resume else None
+        rundir.check(self.directory, self.name, self.config)  # again, now that nobody else here can
+        found, state = checkpoint.versions(self.directory), self._resume_point()
+        self._owner.take()
+        rundir.check(self.directory, self.name, self.config)
+        if checkpoint.versions(self.directory) != found:  # by who was the owner until now
+            state = self._resume_point()
         generators = state["rng"] if state else machine.rng_state()
         if state is not None:
-            self._restore(state)
             checkpoint.mend(self.directory, self.step)
-            if self.step - self._by >= self.total:
-                done = f"the run in {self.directory} has done {self.step} already"
-                raise ValueError(f"--steps {self.total}: {done}")
         if (old := self.directory / MANIFEST).exists():  # of an earlier end of the run
             self._owner.check()
             old.unlink()
@@ -347,6 +346,18 @@ class Run:
             say(f"W&B: {self._tracker.where()[0]}")
         # Last: W&B or a restored object may have drawn numbers, and must not change the training.
         machine.restore_rng(generators)
+
+    def _resume_point(self) -> dict[str, Any] | None:
+        """What is gone on from, with all that is tracked as it was then; it may be refused."""
+        if not self.config.resume:
+            return None
+        state = checkpoint.load_newest(self.directory, self._check_state)
+        if state is not None:
+            self._restore(state)
+            if self.step - self._by >= self.total:
+                done = f"the run in {self.directory} has done {self.step} already"
+                raise ValueError(f"--steps {self.total}: {done}")
+        return state
 
     def _check_state(self, state: dict[str, Any]) -> None:
         """Refuse a checkpoint that lacks something, or whose rows of metrics are gone or others."""

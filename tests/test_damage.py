@@ -289,6 +289,7 @@ def test_what_was_written_aside_goes_at_the_start_and_at_the_end(tmp_path):
 
     litter()
     owner = Owner(tmp_path)
+    owner.take()
     assert not list(tmp_path.rglob(".*.tmp"))
     litter()
     owner.release()

@@ -17,7 +17,7 @@ import torch
 from composerl import Run, RunConfig
 from composerl.bookkeeping import checkpoint, trees
 from composerl.bookkeeping.metrics import read_metrics
-from composerl.bookkeeping.owner import Owner, grant, owner_of
+from composerl.bookkeeping.owner import Owner, grant, owner_of, withdraw
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
 
@@ -28,7 +28,8 @@ _context.set_forkserver_preload(["composerl.run", "composerl.modules"])
 def test_a_killed_process_no_longer_owns_its_directory(tmp_path):
     code = (
         "import sys, pathlib; from composerl.bookkeeping.owner import Owner\n"
-        "owner = Owner(pathlib.Path(sys.argv[1])); print('owned', flush=True); sys.stdin.read()"
+        "owner = Owner(pathlib.Path(sys.argv[1])); owner.take()\n"
+        "print('owned', flush=True); sys.stdin.read()"
     )
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -47,16 +48,20 @@ def test_a_killed_process_no_longer_owns_its_directory(tmp_path):
 
 def test_who_is_granted_a_directory_has_it_and_nobody_else(tmp_path, monkeypatch):
     first = Owner(tmp_path)
+    first.take()
     first.check()
     _, late = grant(tmp_path)
     _, environ = grant(tmp_path)
     with pytest.raises(RuntimeError, match="was taken over: this process ends"):
         first.check()
     monkeypatch.setattr(os, "environ", {**os.environ, **late})
+    outdated = Owner(tmp_path)
     with pytest.raises(RuntimeError, match="was taken over"):  # of the grant before
-        Owner(tmp_path)
+        outdated.take()
+    del outdated
     monkeypatch.setattr(os, "environ", {**os.environ, **environ})
     second = Owner(tmp_path)
+    second.take()
     second.check()
     with pytest.raises(RuntimeError, match=f"was taken over by .*, process {os.getpid()}"):
         first.check()
@@ -64,9 +69,26 @@ def test_who_is_granted_a_directory_has_it_and_nobody_else(tmp_path, monkeypatch
     with pytest.raises(ValueError, match="another process"):
         Owner(tmp_path)
     other = Owner(tmp_path / "other")  # the grant is for one directory
+    other.take()
     other.check()
     second.release()
     other.release()
+
+
+def test_a_granted_directory_that_was_never_taken_is_given_back(tmp_path):
+    owner = Owner(tmp_path)
+    owner.take()
+    owner.release()
+    before = content(tmp_path)
+    grant(tmp_path)  # to a process that died before it began
+    token, _ = grant(tmp_path)
+    withdraw(tmp_path, "another")
+    assert content(tmp_path) != before
+    withdraw(tmp_path, token)
+    assert content(tmp_path) == before
+    token, _ = grant(tmp_path / "new")
+    withdraw(tmp_path / "new", token)
+    assert content(tmp_path / "new") == {}
 
 
 # ---- workers that are paused, replaced, and come back

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ import composerl
 from composerl import Run, RunConfig
 from composerl.bookkeeping.checkpoint import checkpoints
 from composerl.bookkeeping.metrics import read_metrics
+from composerl.bookkeeping.owner import Owner
 from composerl.config import MAY_CHANGE
 from composerl.envs.spaces import Spaces
 from composerl.modules import gaussian_actor
@@ -597,19 +599,55 @@ def test_the_checkpoint_knows_its_config_too(tmp_path):
         train(Config(out=out, resume=True, steps=8, flavour="vanilla"))
 
 
-def test_refused_resume_writes_nothing(tmp_path):
-    out = tmp_path / "run"
+@pytest.mark.parametrize("reason", ["tracks", "shorter", "settings", "damage"])
+def test_refused_resume_writes_nothing(tmp_path, reason):
+    """Not even who owns the directory, nor does it clean up: who goes on will."""
+    out, steps, tracked = tmp_path / "run", 99, {"counter": Counter()}
     train(Config(out=out))
+    (out / ".lock").unlink()  # as after a download
+    (out / ".abcdefgh.tmp").mkdir()
+    (out / ".abcdefgh.tmp" / "half").write_text("of a file")
+    if reason == "tracks":
+        tracked = {"other": Counter()}
+    elif reason == "shorter":
+        steps = 3
+    elif reason == "settings":
+        (out / "config.yaml").write_text("seed: 0\nflavour: vanilla\n")
+    else:
+        for path in checkpoints(out):
+            path.write_bytes(path.read_bytes()[:-1])
 
     def files():
-        return {p.name: p.read_bytes() for p in out.glob("[!.]*") if p.is_file()}
+        return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
     before = files()
-    run = Run(Config(out=out, resume=True, steps=99), name="toy")
-    run.track(other=Counter())
-    with pytest.raises(ValueError, match="this recipe tracks"):
-        next(run.steps(99))
+    flavour = "vanilla" if reason == "settings" else "plain"
+    run = Run(Config(out=out, resume=True, steps=steps, flavour=flavour), name="toy")
+    run.track(**tracked)
+    words = {"tracks": "this recipe tracks", "shorter": "has done 6 already"}
+    words |= {"settings": "was 'plain' in the checkpoint", "damage": "no checkpoint of .* can be"}
+    with pytest.raises(ValueError, match=words[reason]):
+        next(run.steps(steps))
     assert files() == before
+
+
+def test_a_checkpoint_written_while_another_was_read_is_gone_on_from(tmp_path, monkeypatch):
+    """By the owner before, from a machine that our lock does not reach."""
+    out, ahead = tmp_path / "run", tmp_path / "ahead"
+    for place, steps in ((out, 4), (ahead, 6)):
+        train(Config(out=place, steps=steps))
+    take = Owner.take
+
+    def publish_and_take(self):
+        newest = checkpoints(ahead)[0]
+        shutil.copy(newest, out / "checkpoints")
+        shutil.copy(ahead / "metrics.jsonl", out)
+        take(self)
+
+    monkeypatch.setattr(Owner, "take", publish_and_take)
+    seen = []
+    train(Config(out=out, steps=8, resume=True), lambda step, run: seen.append(step))
+    assert seen == [7, 8]
 
 
 def test_a_run_cannot_be_made_shorter(tmp_path):

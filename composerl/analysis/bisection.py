@@ -19,6 +19,8 @@ __all__ = ["Parting", "bisect_runs", "settings_apart"]
 
 #: Settings that say where to send what is found, and leave no trace in it.
 _ASIDE = ("wandb", "tensorboard", "video", "keep_checkpoints")
+#: What a run's last checkpoint has otherwise than one of a longer run: all is due at the end.
+_OF_THE_END = ("score", "row", "best_policy")
 
 
 @dataclass(frozen=True)
@@ -62,20 +64,24 @@ def bisect_runs(
     again: of runs of other settings to find the step at which they part, else to find which of the
     two comes out so here. ``env`` is theirs, if a module is to be imported for it.
     """
-    yield _parting("metrics", rows(a.directory), rows(b.directory))
+    yield _metrics(a.directory, b.directory)
+    ends = a.last_step, b.last_step
     places = kept(a.directory), kept(b.directory)
     common = sorted({*places[0]} & {*places[1]})
     if not common:
         yield Parting("checkpoints", how="there is no step of which both have kept one")
     equal, other = 0, None
     for step in common:
-        found = _parting(f"checkpoint of step {step}", *(numbers(at[step]) for at in places))
+        states = [numbers(at[step]) for at in places]
+        if step == min(ends) != max(ends):
+            states = [{k: v for k, v in state.items() if k not in _OF_THE_END} for state in states]
+        found = _parting(f"checkpoint of step {step}", *states)
         yield found
         if found.how:
             other = step
             break
         equal = step
-    yield from _policies(a.directory, b.directory)
+    yield from _policies(a, b)
     if train is not None and other is not None:
         if settings_apart(a, b):
             yield _first_step((a, b), train, env, equal, other)
@@ -88,10 +94,41 @@ def _parting(what: str, one: Any, other: Any) -> Parting:
     return Parting(what, *found)
 
 
-def _policies(a: Path, b: Path) -> Iterator[Parting]:
-    for name in ("policy.safetensors", "checkpoints/best.safetensors"):
-        paths = [inside(run, *Path(name).parts) for run in (a, b)]
-        if all(path.exists() for path in paths):
+def _metrics(a: Path, b: Path) -> Parting:
+    """The first row of metrics that is another, or in one of them only, or after which one ends."""
+    tables = [list(rows(run).items()) for run in (a, b)]
+    ends = [table[-1][1]["step"] if table else 0 for table in tables]
+    for (name, one), (its, other) in zip(*tables, strict=False):
+        steps = one["step"], other["step"]
+        ended = [step == end < max(ends) for step, end in zip(steps, ends, strict=True)]
+        if steps[0] != steps[1]:
+            first = steps.index(min(steps))
+            if ended[first]:  # with a row out of turn, which the longer one has no reason for
+                break
+            return Parting("metrics", (name, its)[first], f"is in {'AB'[first]} only")
+        if ended[0]:
+            one = {key: value for key, value in one.items() if key in other}
+        elif ended[1]:
+            other = {key: value for key, value in other.items() if key in one}
+        if found := find_difference(one, other, (name,)):
+            return Parting("metrics", *found)
+    lengths = [len(table) for table in tables]
+    if ends[0] == ends[1] and lengths[0] == lengths[1]:
+        return Parting("metrics")
+    short, long = ("A", "B") if (ends[0], lengths[0]) < (ends[1], lengths[1]) else ("B", "A")
+    goes = f"{long} goes on to step {max(ends)}"
+    return Parting("metrics", f"step {min(ends)}", f"{short} ends there, equal so far; {goes}")
+
+
+def _policies(a: PastRun, b: PastRun) -> Iterator[Parting]:
+    for name, of in (("policy.safetensors", "final"), ("checkpoints/best.safetensors", "best")):
+        paths = [inside(run.directory, *Path(name).parts) for run in (a, b)]
+        if not all(path.exists() for path in paths):
+            continue
+        steps = [((run.summary or {}).get(of) or {}).get("step") for run in (a, b)]
+        if None not in steps and steps[0] != steps[1]:
+            yield Parting(name, how=f"that of A is of step {steps[0]}, that of B of {steps[1]}")
+        else:
             yield _parting(name, *(load_tree(path, "policy") for path in paths))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from composerl.analysis.groups import Group
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
+from composerl.errors import printable
 
 __all__ = [
     "AXES",
@@ -130,8 +131,9 @@ def draw(
     for axes, (title, curves) in zip(places, panels.items(), strict=False):
         for i, curve in enumerate(curves):
             _draw_curve(axes, curve, i)
-        axes.set_title(title, loc="left", fontsize=11, parse_math=False)
-        axes.set_xlabel(_same({curve.unit for curve in curves}, AXES[x]), parse_math=False)
+        axes.set_title(printable(title), loc="left", fontsize=11, parse_math=False)
+        unit = _same({curve.unit for curve in curves}, AXES[x])
+        axes.set_xlabel(printable(unit), parse_math=False)
         axes.set_ylabel(LABELS.get(key, key), parse_math=False)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -155,6 +157,7 @@ def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
     apart = "" if len(curve.x) else ", no common steps"
     label = f"{curve.name} ({count} runs{apart})" if count > 1 else curve.name
+    label = printable(label)  # matplotlib repeats on the terminal what it has no glyph for
     dot = "o" if len(curve.x) < 2 else None  # a line needs two points to be seen
     axes.plot(curve.x, curve.middle, style, color=colour, linewidth=2, label=label, marker=dot)
 

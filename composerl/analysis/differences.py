@@ -1,7 +1,6 @@
 """Where two trees of numbers, tensors and text part."""
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -38,22 +37,22 @@ def find_difference(a: Any, b: Any, where: tuple[Any, ...] = ()) -> Difference |
         how = _tensors(a, b)
         return None if how is None else Difference(place, how)
     if isinstance(a, dict) and isinstance(b, dict):
-        if alone := [key for key in (*a, *b) if key not in a or key not in b]:
-            return Difference(place, f"{alone[0]} is in one of them only")
-        return _first((a[key], b[key], (*where, key)) for key in a)
+        for key in {**a, **b}:  # in their order: what comes first is what is asked for
+            if key not in a or key not in b:
+                return Difference(place, f"{key} is in one of them only")
+            if found := find_difference(a[key], b[key], (*where, key)):
+                return found
+        return None
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         pairs = enumerate(zip(a, b, strict=False))
-        found = _first((x, y, (*where, i)) for i, (x, y) in pairs)
+        each = (find_difference(x, y, (*where, i)) for i, (x, y) in pairs)
+        found = next(filter(None, each), None)
         lengths = Difference(place, f"one has {len(a)} items, the other {len(b)}")
         return found or (lengths if len(a) != len(b) else None)
     if type(a) is type(b) and (a == b or (_nan(a) and _nan(b))):
         return None
     apart = f", {abs(a - b):.3g} apart" if number(a) and number(b) and a != b else ""
     return Difference(place, f"{short(a)} and {short(b)}{apart}")
-
-
-def _first(pairs: Iterable[tuple[Any, Any, tuple[Any, ...]]]) -> Difference | None:
-    return next((found for pair in pairs if (found := find_difference(*pair))), None)
 
 
 def _nan(value: Any) -> bool:

@@ -23,6 +23,7 @@ from composerl.update import Update, linear
 __all__ = ["Estimate", "fitted_q"]
 
 _CHUNK = 8192
+MOST = 1000  # critics: what is refused would not fit into memory
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def fitted_q(
     for name, value in {"steps": steps, "batch_size": batch_size, "critics": critics}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    if critics > MOST:
+        raise ValueError(f"critics must be at most {MOST}, got {critics}")
     with untouched_rng():
         torch.manual_seed(seed)
         scale, start = _scale_and_start(dataset, gamma)

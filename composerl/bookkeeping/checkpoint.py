@@ -11,7 +11,8 @@ from composerl._schema import Kinds, typed
 from composerl.bookkeeping.console import say
 from composerl.bookkeeping.trees import block_files, blocks_of, load_tree, save_tree
 
-__all__ = ["best_path", "checkpoints", "load_checkpoint", "load_newest", "mend", "save_checkpoint"]
+__all__ = ["best_path", "checkpoints", "load_checkpoint", "load_newest", "mend", "save_checkpoint",
+           "versions"]  # fmt: skip
 
 KEPT = 2  # of a run, unless it is told otherwise
 #: What a checkpoint holds, as far as its type tells.
@@ -25,6 +26,12 @@ def checkpoints(run: Path) -> list[Path]:
     """The resume points of a run, newest first."""
     found = inside(run, "checkpoints").glob("step-*.safetensors")
     return sorted((path for path in found if _NAME.fullmatch(path.stem)), reverse=True)
+
+
+def versions(run: Path) -> dict[Path, tuple[int, int]]:
+    """Its resume points, and what tells whether one of them was written anew."""
+    stats = {path: path.lstat() for path in checkpoints(run)}
+    return {path: (about.st_ino, about.st_mtime_ns) for path, about in stats.items()}
 
 
 def best_path(run: Path) -> Path:

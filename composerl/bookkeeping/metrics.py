@@ -118,7 +118,9 @@ def metric_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 def _checked(row: Any, where: str) -> dict[str, Any]:
     """A row of numbers and text, with the three strings that stand for numbers turned back."""
-    for key, value in typed(row, {"step": int}, where).items():
+    if typed(row, {"step": int}, where).get("step") is None:
+        raise ValueError(f"{where} has no step, a whole number")
+    for key, value in row.items():
         if not isinstance(value, int | float | str):
             raise ValueError(f"{where}: {key} must be a number or text, got {short(value)}")
         if isinstance(value, str):

@@ -9,6 +9,8 @@ directory also names its owner, by a token, and what is written is published in 
 A new owner sets its token, removes every ``.*.tmp``, and only then reads what there is. A worker
 that came to 3 with an old token had its file aside before the new one was set. Either it renames
 before the new owner looks, and that one goes on from there, or it finds nothing left to rename.
+Whoever may yet refuse to go on has read it once before, under the lock: until a token is set
+nothing is written, and a refused command leaves the directory as it was.
 Rows of metrics have no such order: a resumed run copies them to a file of its own, so that an
 earlier owner goes on with a file that nobody reads. What is removed was listed before the token
 was read, so it is older than the new owner; only the end of a finished run that is made longer
@@ -29,10 +31,10 @@ from composerl._files import inside, read_json, remove_asides, write_json
 from composerl._schema import typed
 from composerl.config.place import MARKS
 
-__all__ = ["NODE", "Owner", "grant", "owner_of"]
+__all__ = ["NODE", "Owner", "grant", "owner_of", "withdraw"]
 
 _LOCK, _OWNER = MARKS
-_ABOUT = {"token": str, "host": str, "pid": int, "node": str}
+_ABOUT = {"token": str, "host": str, "pid": int, "node": str, "before": dict}
 
 #: The variable by which :func:`grant` speaks to the process that is to be the owner.
 _GRANT = "COMPOSERL_GRANT"
@@ -41,24 +43,25 @@ NODE = "COMPOSERL_NODE"
 
 
 class Owner:
-    """This process as the one that may write into a directory, which is made."""
+    """This process as the only one here that may :meth:`take` a directory, which is made."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._taken, self._new_lock = False, not (directory / _LOCK).exists()
         self._lock = _acquire(directory)
-        try:
-            token, _, where = os.environ.get(_GRANT, "").partition(" ")
-            granted = where == str(directory.resolve())
-            self._token = token if granted else secrets.token_hex(8)
-            if not granted:
-                write_json(directory / _OWNER, {"token": self._token})
-            _clean(directory)
-            me = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
-            me |= {"node": os.environ[NODE]} if NODE in os.environ else {}
-            write_json(directory / _OWNER, me, self.check)
-        except BaseException:
-            self._lock.release()
-            raise
+        token, _, where = os.environ.get(_GRANT, "").partition(" ")
+        self._granted = where == str(directory.resolve())
+        self._token = token if self._granted else secrets.token_hex(8)
+
+    def take(self) -> None:
+        """Own the directory from here on, whoever owned it; nothing was written before."""
+        if not self._granted:
+            write_json(self.directory / _OWNER, {"token": self._token})
+        self._taken = True
+        _clean(self.directory)
+        me = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
+        me |= {"node": os.environ[NODE]} if NODE in os.environ else {}
+        write_json(self.directory / _OWNER, me, self.check)
 
     def check(self) -> None:
         """Refuse to write into a directory that somebody else owns by now."""
@@ -71,7 +74,11 @@ class Owner:
 
     def release(self) -> None:
         """Let others have it; what was taken over is not ours to release."""
-        if owner_of(self.directory).get("token") == self._token:
+        if not self._taken:
+            if self._new_lock:
+                _forget_lock(self.directory)
+            self._lock.release()
+        elif owner_of(self.directory).get("token") == self._token:
             _clean(self.directory)
             self._lock.release()
 
@@ -95,12 +102,34 @@ def grant(directory: Path) -> tuple[str, dict[str, str]]:
     """
     token = secrets.token_hex(8)
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / _OWNER, {"token": token})
-    # Whoever holds the lock now holds that of a file without a name. Windows refuses, and is right:
-    # all who can be meant there are on this machine, where the lock is enough.
+    try:
+        before = owner_of(directory)
+    except ValueError:  # damaged: there is nothing to give back
+        before = {}
+    before = before.get("before", before)  # of a process that was granted it and never took it
+    write_json(directory / _OWNER, {"token": token, "before": before})
+    # Whoever holds the lock now holds that of a file without a name.
+    if (directory / _LOCK).exists():
+        _forget_lock(directory)
+        (directory / _LOCK).touch()
+    return token, {_GRANT: f"{token} {directory.resolve()}"}
+
+
+def withdraw(directory: Path, token: str) -> None:
+    """Give a directory back, if the process that was granted it has ended and never took it."""
+    now = owner_of(directory)
+    if now.get("token") == token and "before" in now:
+        if now["before"]:
+            write_json(directory / _OWNER, now["before"])
+        else:
+            (directory / _OWNER).unlink()
+
+
+def _forget_lock(directory: Path) -> None:
+    # Windows refuses, and is right: all who can be meant there are on this machine, where the lock
+    # is enough.
     with suppress(FileNotFoundError, PermissionError):
         (directory / _LOCK).unlink()
-    return token, {_GRANT: f"{token} {directory.resolve()}"}
 
 
 def _acquire(directory: Path) -> BaseFileLock:

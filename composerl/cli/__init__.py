@@ -122,9 +122,10 @@ def _check_flags(command: Callable[..., Any], words: list[str]) -> None:
     for flag in (word.partition("=")[0] for word in words if word.startswith("--")):
         name = flag[2:].replace("-", "_").removeprefix("no_")
         if name not in known | {"help"} and not name.startswith("tyro_"):
-            raise ValueError(
-                f"unknown flag {flag}: {suggest(name, known, flags=True)} (--help lists all)"
+            near = (
+                f"{suggest(name, known, flags=True)} (--help lists all)" if known else "it has none"
             )
+            raise ValueError(f"unknown flag {flag}: {near}")
 
 
 def _later(command: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from composerl._schema import Kinds, number, short, typed
 from composerl.bookkeeping.checkpoint import load_checkpoint, load_newest
 from composerl.bookkeeping.console import say
 from composerl.config import check_run
@@ -16,6 +17,10 @@ from composerl.policy import Policy, imported
 
 __all__ = ["played", "replayed"]
 
+#: Settings of a run by which the rewards in its replay buffer are turned back.
+_SETTINGS: Kinds = {"env": str, "env_kwargs": dict, "dataset": str, "dataset_size": int,
+                    "dataset_seed": int, "reward_shift": float}  # fmt: skip
+
 
 def played(
     policy: Policy, source: str, episodes: int, noise: float, epsilon: float, seed: int
@@ -23,6 +28,8 @@ def played(
     """Episodes of a policy in its environment."""
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    if seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {seed}")
     if not 0 <= epsilon <= 1:
         raise ValueError(f"--epsilon is a share, from 0 to 1, got {epsilon}")
     if not 0 <= noise < float("inf"):
@@ -53,14 +60,14 @@ def replayed(run: Path) -> Dataset:
         raise FileNotFoundError(f"{run} has no checkpoint, which would hold its replay buffer")
     if missing := [key for key in ("config", "tracked") if state.get(key) is None]:
         raise ValueError(f"{run}: its checkpoint has no {missing[0]}")
-    config = state["config"]
+    config = typed(state["config"], _SETTINGS, f"{run}: the settings in its checkpoint")
     if config.get("clip_rewards"):
         say(f"{run}: the run clipped its rewards, so that the dataset has clipped ones too")
     return replay_dataset(
         state["tracked"],
         str(run),
         reward_scale=_reward_scale(config, run),
-        reward_shift=config.get("reward_shift", 0.0),
+        reward_shift=config.get("reward_shift") or 0.0,
     )
 
 
@@ -68,7 +75,11 @@ def _reward_scale(config: dict[str, Any], run: Path) -> float:
     """What an offline recipe multiplies the rewards of its online steps by; others do not."""
     given = config.get("reward_scale", 1.0)
     if given != "returns":
+        if not number(given) or not given:
+            raise ValueError(f"{run}: reward_scale must be a number but 0, got {short(given)}")
         return given
+    if missing := [key for key in _SETTINGS if config.get(key) is None]:
+        raise ValueError(f"{run}: the settings in its checkpoint have no {missing[0]}")
     env, kwargs = config["env"], config["env_kwargs"]
     if not imported(env, *kwargs.values()):
         raise ValueError(f"{run}: {env} is not imported, and rewards are scaled by its dataset")

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from composerl._files import read_yaml, write_json
 from composerl.catalog import find_recipe
-from composerl.config import suggest
+from composerl.config import option, suggest
 
 __all__ = ["league"]
 
@@ -102,10 +102,22 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scal
             if isinstance(what, str):
                 beside = file.parent / what  # or a preset of the recipe, by its bare name
                 own = ["--config", str(beside) if beside.suffix else what]
+                own += _modules(beside, common)
             else:
                 own = list(_flags(what, f"{file}: {recipe}: {preset}"))
             entries.append((name, preset, own + common))
     return seeds, entries, _scale(values.get("scale") or {}, f"{file}: scale")
+
+
+def _modules(config: Path, flags: list[str]) -> list[str]:
+    """Flags that repeat what a file of settings may name a module by.
+
+    It lies beside FILE, whose word is enough: what FILE names as a recipe is executed, too.
+    """
+    values = read_yaml(config, links=True) if config.is_file() else {}
+    named = {key: values[key] for key in ("env", "env_kwargs") if key in values}
+    repeated = _flags(named, str(config))
+    return [flag for flag in repeated if option(flags, flag.partition("=")[0]) is None]
 
 
 def _scale(scale: Any, where: str) -> Scale:

@@ -18,7 +18,7 @@ from composerl._schema import imported
 from composerl.config.fields import declarations, docs, sections, suggest
 from composerl.config.place import check_place, require_recipe
 from composerl.config.rules import as_whole
-from composerl.config.settings import RunConfig, config_from_yaml
+from composerl.config.settings import RunConfig, config_from_yaml, is_preset
 from composerl.errors import guard, plain_errors
 
 __all__ = ["cli", "config_start", "look_here", "option", "parse", "start_with", "wait_passively"]
@@ -83,24 +83,27 @@ def config_start(
 ) -> C | None:
     """What flags come on top of: a file, or the configuration of the run to resume.
 
-    A run directory may be somebody's: a module that its environment names is imported only if the
-    flag is among those ``given``.
+    Either may be somebody's: a module that its environment names is imported only if the flag is
+    among those ``given``, or the recipe itself or a preset of it names the module.
     """
     if source is not None:
-        return config_from_yaml(config_class, source)
-    if not resume or not out or not (Path(out) / "config.yaml").is_file():
+        path, start = Path(source), config_from_yaml(config_class, source)
+    elif resume and out and (Path(out) / "config.yaml").is_file():
+        path = inside(Path(out), "config.yaml")
+        try:
+            start = config_from_yaml(config_class, path)
+        except ValueError:
+            _check_recipe(config_class, Path(out))  # a better reason than its settings are
+            raise
+    else:
         return None
-    path = inside(Path(out), "config.yaml")
-    try:
-        start = config_from_yaml(config_class, path)
-    except ValueError:
-        _check_recipe(config_class, Path(out))  # a better reason than its settings are
-        raise
+    defaults = {f.name: f.default for f in fields(config_class)}
     for name, value, used in (
-        ("env", start.env, [start.env]),
+        ("env", start.env, [start.env] if start.env != defaults["env"] else []),
         ("env-kwargs", json.dumps(start.env_kwargs), start.env_kwargs.values()),
     ):
-        if name.replace("-", "_") not in given and not imported(*used):
+        said = name.replace("-", "_") in given or imported(*used)
+        if not said and not (source is not None and is_preset(config_class, source)):
             way = f"--{name} {shlex.quote(value)}"
             raise ValueError(f"{path} names a module to import: to import it, add {way}")
     return start

@@ -11,7 +11,8 @@ from composerl._files import read_yaml
 from composerl.config.fields import MAY_CHANGE, Section, declarations, suggest
 from composerl.config.rules import Count, Rule, coerce
 
-__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "preset_files"]
+__all__ = ["LRSchedule", "RunConfig", "config_from_yaml", "config_to_dict", "is_preset",
+           "preset_files"]  # fmt: skip
 
 #: The names that :func:`composerl.optim.lr_schedule` knows.
 LRSchedule = Literal["constant", "linear", "cosine", "step"]
@@ -150,6 +151,12 @@ def preset_files(recipe: Path) -> dict[str, Path]:
     """The presets of a recipe's file by name: ``presets/<recipe>/<name>.yaml`` beside it."""
     found = (recipe.parent / "presets" / recipe.stem).glob("*.yaml")
     return {path.stem: path for path in sorted(found)}
+
+
+def is_preset(config_class: type[RunConfig], path: str | Path) -> bool:
+    """Whether ``--config`` means a preset, which lies beside the recipe and is as good as it."""
+    presets = preset_files(Path(inspect.getfile(config_class))).values()
+    return _find(config_class, Path(path)).resolve() in [preset.resolve() for preset in presets]
 
 
 def _find(config_class: type[RunConfig], path: Path) -> Path:

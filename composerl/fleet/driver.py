@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from composerl.analysis.runs import read_run
 from composerl.bookkeeping.console import live_table, say, watched
-from composerl.bookkeeping.owner import grant, owner_of
+from composerl.bookkeeping.owner import grant, owner_of, withdraw
 from composerl.bookkeeping.signals import interrupts
 from composerl.fleet.cluster import RayWorkers
 from composerl.fleet.jobs import Ended, Job, Workers
@@ -73,7 +74,7 @@ class Fleet:
             raise ValueError(f"--on must be ray or ray=ADDRESS, got {on!r}")
         if jobs is not None and jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {jobs}")
-        if gpus < 0 or (gpus and on is None):
+        if not 0 <= gpus < math.inf or (gpus and on is None):
             raise ValueError(f"--gpus is for --on ray and at least 0, got {gpus:g}")
         if place.exists() and not place.is_dir():
             raise ValueError(f"--out {place} is a file, expected a directory")
@@ -225,6 +226,7 @@ class Fleet:
                 return None
             often = f"{attempt.idle} times in a row without a new checkpoint (--save-every)"
             ended = Ended("failed", f"{ended.why}, {often}")
+        withdraw(job.directory, attempt.token)
         told = ended.why or ended.how
         if ended.how == "done":
             told = f"return {read_run(job.directory).final()['return']:.1f}"

@@ -117,6 +117,7 @@ def forked(
     *,
     kill_after: float | None = None,
     file_size: int | None = None,
+    seconds: float = SECONDS,
 ) -> tuple[Ended, int]:
     """Call ``action`` in a child; gives how it ended, and the changes that the watch counted.
 
@@ -125,6 +126,7 @@ def forked(
         watch: audits it.
         kill_after: seconds after which it is killed.
         file_size: bytes that a file may have: the next one is the end of its disk.
+        seconds: after which it hangs.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         back, to = os.pipe()
@@ -135,7 +137,7 @@ def forked(
             os.close(back)
             _be_a_child(action, watch, (out.fileno(), err.fileno()), to, file_size)
         os.close(to)
-        code, memory = _wait(pid, kill_after)
+        code, memory = _wait(pid, kill_after, seconds)
         with open(back, "rb") as pipe:
             told = json.loads(pipe.read() or b"[[], 0]")
         texts = [_content(file) for file in (out, err)]
@@ -175,10 +177,10 @@ def _be_a_child(
         os._exit(code)  # nothing of the parent's is flushed or cleaned up twice
 
 
-def _wait(pid: int, kill_after: float | None) -> tuple[int, int]:
+def _wait(pid: int, kill_after: float | None, seconds: float) -> tuple[int, int]:
     """The exit code, negative for a signal (that of an alarm for a hang), and the memory."""
     handle = os.pidfd_open(pid)
-    ended, _, _ = select.select([handle], [], [], kill_after if kill_after is not None else SECONDS)
+    ended, _, _ = select.select([handle], [], [], seconds if kill_after is None else kill_after)
     if not ended:
         os.kill(pid, signal.SIGKILL)
     os.close(handle)

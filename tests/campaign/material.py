@@ -29,9 +29,11 @@ from .child import Ended, Watch, allowed, forked
 
 #: Of the others there are some tries too: one in ten.
 CHEAP = ("iql_pendulum", "iqn_cartpole", "gail_cartpole", "bc_pendulum")
-OTHERS = tuple(p.stem for p in RECIPES if p.stem not in (*CHEAP, "dreamer_breakout"))
+_SLOW = ("dreamer_breakout", "dreamer_crafter")  # a try of which takes longer than a hang
+OTHERS = tuple(p.stem for p in RECIPES if p.stem not in (*CHEAP, *_SLOW))
 SIZES = {"steps": 40, "log_every": 10, "eval_every": 20, "eval_episodes": 1, "save_every": 10,
          "compile": "off"}  # fmt: skip
+PATIENCE = 600.0  # seconds for what is attacked, and is no try; the machine may be busy
 #: What of a checkpoint tells time, or a run from its twin.
 _OWN = ("seconds", "run_id", "metrics", "metrics_digest")
 
@@ -90,7 +92,8 @@ class Material:
         self, recipe: str, out: Path, flags: Sequence[str], kill_at: int | None = None
     ) -> tuple[Ended, int]:
         words = [*self.words(recipe, out), *flags]
-        return forked(partial(main, words), Watch(allowed(self.place), out, kill_at))
+        watch = Watch(allowed(self.place), out, kill_at)
+        return forked(partial(main, words), watch, seconds=PATIENCE)
 
     def dataset(self, kind: str) -> Path:
         """A file that datasets are read from: npz, h5 or Minari's hdf5."""

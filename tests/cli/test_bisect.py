@@ -77,6 +77,58 @@ def test_one_tampered_tensor(cli, run, copy):
     assert found[f"{what} B"][0] == where
 
 
+LONG = {
+    "save_every": 20, "keep_checkpoints": 9, "eval_every": 30, "log_every": 10, "eval_episodes": 1,
+    "hidden": (8,), "dataset_size": 500, "wandb": "disabled",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lengths(tmp_path_factory) -> list[Path]:
+    """Runs of 40 and of 60 steps, and one of 60 with another seed."""
+    root = tmp_path_factory.mktemp("lengths")
+    for name, steps, seed in (("short", 40, 0), ("long", 60, 0), ("other", 60, 1)):
+        composerl.train("bc_pendulum", out=root / name, steps=steps, seed=seed, **LONG)
+    return [root / name for name in ("short", "long", "other")]
+
+
+@pytest.mark.parametrize("letters", ["AB", "BA"])
+def test_one_run_is_just_longer(cli, lengths, letters):
+    """The shorter one was evaluated out of turn when it ended, which is no difference."""
+    pair = lengths[:2] if letters == "AB" else lengths[1::-1]
+    result = cli("bisect", *pair, "--json")
+    assert result.code == 1
+    found = partings(result)
+    said = f"{letters[0]} ends there, equal so far; {letters[1]} goes on to step 60"
+    assert found["metrics"] == ("step 40", said)
+    assert found["checkpoint of step 20"] == found["checkpoint of step 40"] == ("", "")
+    steps = ("40", "60") if letters == "AB" else ("60", "40")
+    said = "that of A is of step {}, that of B of {}".format(*steps)
+    assert found["policy.safetensors"] == ("", said)
+    assert "numbers differ" not in str(found)
+
+
+def test_runs_of_unequal_length_part_where_they_first_differ(cli, lengths, tmp_path):
+    """And not where the shorter one ends, which is later."""
+    short, long, other = lengths
+    found = partings(cli("bisect", short, other, "--json"))
+    assert found["metrics"][0] == "row 1, step 0: eval/return"
+    copy = Path(shutil.copytree(long, tmp_path / "copy"))
+    file = copy / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    row = json.loads(lines[2])
+    assert row["step"] == 20
+    loss = next(key for key in row if key.startswith("train/loss"))
+    lines[2] = json.dumps(row | {loss: row[loss] + 0.5}) + "\n"
+    file.write_text("".join(lines))
+    where, how = partings(cli("bisect", short, copy, "--json"))["metrics"]
+    assert where == f"row 3, step 20: {loss}"
+    assert how.endswith("0.5 apart")
+    file.write_text("".join([*lines[:1], *lines[2:]]))  # a row is gone
+    found = partings(cli("bisect", short, copy, "--json"))
+    assert found["metrics"] == ("row 2, step 10", "is in A only")
+
+
 def test_the_step_at_which_other_settings_tell(cli, tmp_path):
     """A schedule that falls from the first update on, and a rate that is there from the start."""
     flags = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -40,6 +41,20 @@ def test_every_command_explains_itself(cli, command):
     result = cli(*command.split(), "--help")
     assert result.code == 0
     assert f"usage: composerl {command}" in result.out
+
+
+def test_a_full_disk_leaves_no_half_a_copy_and_tells_the_file(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def full(source, target):
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    told = cli("recipes", "copy", "iql_pendulum", "mine.py").err
+    assert told.startswith("error: [Errno 28]")
+    assert told.endswith("'mine.py'; free some space\n")  # there is nothing to resume
+    assert not list(tmp_path.iterdir())
 
 
 def test_recipes_are_listed_copied_and_explained(cli, tmp_path, monkeypatch):
@@ -295,6 +310,7 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
 def test_doctor_tells_versions_and_warns(cli):
     from composerl.cli.doctor import warnings_for
 
+    assert cli("doctor", "--x").err == "error: unknown flag --x: it has none\n"
     result = cli("doctor")
     assert result.code == 0
     assert composerl.__version__ in result.out

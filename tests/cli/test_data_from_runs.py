@@ -59,6 +59,24 @@ def test_a_checkpoint_that_lacks_something_is_refused(cli, sac, tmp_path, key):
     assert f"has no {key}" in cli("data", "collect", path, "-o", "x.npz", "--replay").err
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"reward_scale": "x"}, "reward_scale must be a number but 0, got 'x'"),
+        ({"reward_scale": 0}, "reward_scale must be a number but 0, got 0"),
+        ({"reward_shift": [1]}, "reward_shift must be a number, got [1]"),
+        ({"reward_scale": "returns", "env_kwargs": 5}, "env_kwargs must be a mapping, got 5"),
+        ({"reward_scale": "returns"}, "have no dataset"),
+    ],
+)
+def test_settings_in_a_checkpoint_that_are_none(cli, sac, tmp_path, settings, told):
+    path, tree = tmp_path / "a.safetensors", load_tree(checkpoints(sac)[0], "checkpoint")
+    save_tree(path, "checkpoint", tree | {"config": tree["config"] | settings})
+    result = cli("data", "collect", path, "-o", "x.npz", "--replay")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert told in result.err
+
+
 def test_online_run_to_dataset_to_offline_run_and_online_again(cli, sac, tmp_path):
     """No download: SAC's own steps and episodes of its policy train IQL, which goes on online."""
     played = collect(cli, sac, tmp_path / "played.npz", "--episodes", 2)
@@ -146,12 +164,14 @@ def test_info_shows_the_returns_and_warns(cli, mixed):
         (["collect", "SAC", "-o", "a.npz", "--episodes", "0"], "--episodes must be at least 1"),
         (["collect", "SAC", "-o", "a.npz", "--epsilon", "2"], "--epsilon is a share"),
         (["collect", "SAC", "-o", "a.npz", "--noise", "-1"], "--noise is a deviation"),
+        (["collect", "SAC", "-o", "a.npz", "--seed", "-1"], "--seed must be at least 0"),
         (["collect", "SAC", "-o", "a.csv"], "'.csv'"),
         (["collect", "CARTPOLE", "-o", "a.npz", "--noise", "1"], "use --epsilon for discrete"),
         (["collect", "IQL", "-o", "a.npz", "--replay"], "holds no replay buffer with rows"),
         (["collect", ".", "-o", "a.npz", "--replay"], "holds no run"),
         (["mix", "MIXED", "no.npz", "-o", "a.npz"], "no.npz does not exist"),
         (["mix", "MIXED", "MIXED", "-o", "a.npz", "--share", "1"], "between 0 and 1"),
+        (["mix", "MIXED", "MIXED", "-o", "a.npz", "--share", "0.5", "--seed", "-1"], "at least 0"),
         (["filter", "MIXED", "-o", "a.npz"], "say what to keep"),
         (["filter", "MIXED", "-o", "a.npz", "--min-return", "0"], "none of 7 episodes"),
         (["filter", "MIXED", "-o", "MIXED", "--top", "0.5"], "exists already"),
@@ -225,6 +245,7 @@ def test_several_runs_are_ranked_by_their_episodes(cli, runs):
         (["RUN", "--dataset", "MIXED", "--gamma", "2"], "gamma must be in [0, 1]"),
         (["RUN", "--dataset", "MIXED", "--steps", "0"], "steps must be at least 1"),
         (["RUN", "--dataset", "MIXED", "--critics", "0"], "at least 1"),
+        (["RUN", "--dataset", "MIXED", "--critics", "99999999"], "at most 1000"),
         ([], "give one run directory or more"),
     ],
 )

@@ -260,6 +260,7 @@ def test_mistakes_in_a_league_s_file(text, expected, cli, here):
         (["--on", "slurm"], "--on must be ray or ray=ADDRESS, got 'slurm'"),
         (["--on", "ray="], "--on must be ray or ray=ADDRESS"),
         (["--gpus", "1"], "--gpus is for --on ray"),
+        (["--on", "ray", "--gpus", "nan"], "--gpus is for --on ray and at least 0, got nan"),
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--on", "ray=127.0.0.1:1"], "--on ray=127.0.0.1:1: no Ray cluster answers"),
         (["--on", "ray=somewhere"], "expected auto or HOST:PORT"),

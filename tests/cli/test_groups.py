@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from composerl.analysis.runs import read_run
+from composerl.bookkeeping.owner import Owner
 from composerl.catalog import find_recipe
 from composerl.cli.recipes import split_flags
 
@@ -52,6 +53,20 @@ def test_a_seed_that_fails_is_told_and_the_others_go_on(cli, tmp_path, monkeypat
     assert "seed 0" in first.out
     again = cli("run", "toy.py", "--seeds", 0, 2, "--out", "out", "--resume")
     assert again.code == 0, again.err
+
+
+def test_a_seed_that_refuses_to_go_on_leaves_its_directory_as_it_was(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(TOY, tmp_path)
+    words = ["run", "toy.py", "--seeds", 1, "--out", "out"]
+    assert cli(*words, "--lr", 0.2).code == 0
+    run = tmp_path / "out" / "seed1"
+    owner = Owner(run)
+    owner.take()
+    owner.release()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "seed 1 is unlucky" in cli(*words, "--lr", 0.1, "--resume").err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_packaged_recipes_can_be_found_by_their_clone_s_path():

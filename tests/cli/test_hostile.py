@@ -64,6 +64,7 @@ FILES = [
     ("summary.json", '{"final": {"return": %s}}' % ("9" * 400), "400 digits"),
     ("summary.json", '{"steps": true}', "steps must be a whole number"),
     ("metrics.jsonl", '{"step": "x"}\n', "step must be a whole number"),
+    ("metrics.jsonl", '{"eval/return": 1.0}\n', "line 1 has no step"),
     ("metrics.jsonl", '{"step": 1, "eval/return": [1]}\n', "must be a number or text"),
     ("metrics.jsonl", "[" * DEEP + "\n", "nested too deeply"),
     ("metrics.jsonl", "x" * (1 << 24) + "\n", "line 1"),
@@ -79,6 +80,7 @@ def test_files_of_a_run(cli, tmp_path, run, monkeypatch, file, content, told):
     one_sentence(cli("compare", "run", run))
 
 
+@pytest.mark.filterwarnings("error:Glyph")  # it repeats the character on the terminal
 def test_names_are_drawn_as_they_are(cli, tmp_path, run, monkeypatch):
     r"""``$\frac{`` is no formula that matplotlib knows, and no control character is for us."""
     monkeypatch.chdir(tmp_path)
@@ -410,6 +412,53 @@ def test_a_resume_imports_no_module_that_a_file_names(cli, tmp_path, run, monkey
         with pytest.raises(ValueError, match="names a module to import"):
             composerl.train("iql_pendulum", out=Path("run"), resume=True)
     assert not Path("executed").exists()
+
+
+def test_a_config_file_imports_no_module_unless_the_flag_says_so_too(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("other_env.py").write_text("open('executed', 'w')\n")
+    monkeypatch.delitem(sys.modules, "other_env", raising=False)
+    small = "steps: 1\neval_episodes: 1\nhidden: [8]\nwandb: disabled\n"
+    small += "dataset: random\ndataset_size: 500\n"
+    for text, flag in (
+        ("env: other_env:Pendulum-v1\n", "--env other_env:Pendulum-v1"),
+        ("env_kwargs: {a: 'other_env:X'}\n", """--env-kwargs '{"a": "other_env:X"}'"""),
+    ):
+        Path("theirs.yaml").write_text(small + text)
+        told = one_sentence(cli("run", "iql_pendulum", "--config", "theirs.yaml", "--out", "run"))
+        assert f"theirs.yaml names a module to import: to import it, add {flag}" in told
+        with pytest.raises(ValueError, match="names a module to import"):
+            composerl.train("iql_pendulum", config="theirs.yaml", out=Path("run"))
+    assert not Path("run").exists()
+    assert not Path("executed").exists()
+    Path("theirs.yaml").write_text(small + "env: other_env:Pendulum-v1\n")
+    words = ["--config", "theirs.yaml", "--env", "other_env:Pendulum-v1", "--out", "run"]
+    assert cli("run", "iql_pendulum", *words).code == 0
+    assert Path("executed").exists()
+
+
+def test_presets_and_defaults_of_a_recipe_may_name_a_module(tmp_path, monkeypatch):
+    """They lie beside its code, which is executed anyway; so does what a league's file names."""
+    from composerl.catalog import load_recipe
+    from composerl.cli.league import _read
+    from composerl.config import parse
+
+    monkeypatch.chdir(tmp_path)
+    text = Path(composerl.catalog.find_recipe("iql_pendulum")).read_text()
+    Path("mine.py").write_text(text.replace('env: str = "Pendulum-v1"', 'env: str = "other_a:X"'))
+    Path("presets/mine").mkdir(parents=True)
+    Path("presets/mine/small.yaml").write_text("env: other_b:X\n")
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("env: other_a:X\n")
+    config = load_recipe("mine.py").Config
+    assert parse(config, ["--config", "small"]).env == "other_b:X"
+    assert parse(config, ["--config", "presets/mine/small.yaml"]).env == "other_b:X"
+    assert parse(config, ["--out", "run", "--resume"]).env == "other_a:X"
+    Path("beside.yaml").write_text("env: other_c:X\nenv_kwargs: {a: 'other_c:X'}\n")
+    Path("league.yaml").write_text("recipes: {mine.py: [small, beside.yaml]}\n")
+    _, entries, _ = _read(Path("league.yaml"))
+    assert [parse(config, flags).env for *_, flags in entries] == ["other_b:X", "other_c:X"]
 
 
 # ---- long runs -----------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def mix(first: Dataset, second: Dataset, share: float | None = None, *, seed: in
             f"the parts of observations are {first.obs_parts} in {first.source} and "
             f"{second.obs_parts} in {second.source}: they do not mix"
         )
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
     if share is not None:
         if not 0 < share < 1:
             raise ValueError(f"share must be between 0 and 1, got {share}")
