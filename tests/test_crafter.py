@@ -13,7 +13,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from composerl.data import RecordCollector
-from composerl.data.collect.live import Finished
+from composerl.data.collect.finished import Finished
 from composerl.envs import make_env
 from composerl.envs.spaces import open_gym
 from composerl.modules import dreamer_actor

@@ -11,8 +11,9 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from composerl.data.collect.finished import Finished
 from composerl.data.collect.inside import Asking, Inside, asks_at_steps, look_inside
-from composerl.data.collect.live import Finished, Live, Steps, for_gym
+from composerl.data.collect.live import Live, Steps, for_gym
 from composerl.envs.masks import MASK
 
 __all__ = ["LocalCollector"]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 
-from composerl.data.collect.live import Finished, Live
+from composerl.data.collect.finished import Finished
+from composerl.data.collect.live import Live
 from composerl.data.collect.local import LocalCollector
 
 __all__ = ["Answer", "Ask", "Contract", "Share", "array_of", "map_tree", "numbers_of",
