@@ -46,6 +46,21 @@ def test_a_killed_process_no_longer_owns_its_directory(tmp_path):
     Owner(tmp_path).release()
 
 
+@pytest.mark.parametrize("took", [False, True])
+def test_what_was_released_is_another_s(tmp_path, took):
+    """A run that was refused may be collected, and so released again, while the next one trains."""
+    first = Owner(tmp_path)
+    if took:
+        first.take()
+    first.release()
+    second = Owner(tmp_path)
+    second.take()
+    first.release()
+    with pytest.raises(ValueError, match="another process is training"):
+        Owner(tmp_path)
+    second.release()
+
+
 def test_who_is_granted_a_directory_has_it_and_nobody_else(tmp_path, monkeypatch):
     first = Owner(tmp_path)
     first.take()
