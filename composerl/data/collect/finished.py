@@ -23,12 +23,13 @@ class Finished:
         self.achieved: dict[str, int] = {}  # in how many episodes each of them was
         self.judged = 0  # so many episodes told of them
 
-    def add(self, live: Live, i: int, t: int) -> None:
+    def add(self, live: Live, i: int, t: int, info: Mapping[str, Any] | None = None) -> None:
         """The episode in environment i, whose return and length count from zero again.
 
-        It was the step t of the batch that ended it.
+        It was the step t of the batch that ended it, and told ``info``.
         """
         self.note(live.returns[i], live.lengths[i])
+        self.judge(info or {})
         live.returns[i], live.lengths[i] = 0.0, 0
 
     def note(self, gained: float, length: int) -> None:
