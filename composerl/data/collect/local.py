@@ -189,16 +189,16 @@ class LocalCollector(Collector):
             actions = for_gym(said["action"], space)
             over = []
             for i, env in enumerate(envs):
-                next_obs[i, t], gained, ended, cut, _ = live.step(env, i, actions[i])
+                next_obs[i, t], gained, ended, cut, info = live.step(env, i, actions[i])
                 reward[i, t, 0] = gained
                 if ended or cut:
                     steps.terminated[i, t, 0], steps.truncated[i, t, 0] = ended, cut
-                    over.append(i)
+                    over.append((i, info))
             live.obs[:] = self._inside.see(next_obs[:, t])
             if steps.next_masks is not None:
                 steps.next_masks[:, t] = live.masks
-            for i in over:
-                self._finished.add(live, i, t)
+            for i, info in over:
+                self._finished.add(live, i, t, info)
                 live.obs[i] = self._inside.see(live.start(envs[i], i, self._seed))
                 begun.append((i, t + 1))
         if begun and self.track_traj_ids:
