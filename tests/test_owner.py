@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -104,6 +105,16 @@ def test_a_granted_directory_that_was_never_taken_is_given_back(tmp_path):
     token, _ = grant(tmp_path / "new")
     withdraw(tmp_path / "new", token)
     assert content(tmp_path / "new") == {}
+
+
+def test_no_picture_is_drawn_into_a_directory_that_was_taken_over(tmp_path):
+    run = Run(Config(out=tmp_path), name="toy")
+    steps = run.steps(6, by=3)
+    assert next(steps) == 3  # where an evaluation is due
+    grant(tmp_path)
+    with pytest.raises(RuntimeError, match="was taken over"):
+        run.image("grey", lambda: np.zeros((2, 2), np.uint8))
+    assert not (tmp_path / "images").exists()
 
 
 # ---- workers that are paused, replaced, and come back
