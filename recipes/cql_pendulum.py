@@ -1,9 +1,8 @@
 """CQL, conservative Q-learning (Kumar et al. 2020): offline, continuous actions.
 
 SAC on a fixed dataset whose critics are pushed down at actions that the data do not have, so
-that the policy cannot profit from values nobody has ever seen.
-
-The defaults suit Pendulum; for other tasks: --config halfcheetah, hopper or walker2d.
+that the policy cannot profit from values nobody has ever seen. The defaults suit Pendulum; for
+other tasks: --config halfcheetah, hopper or walker2d.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from composerl import data, envs, losses, modules, optim
 from composerl.config import Count, NonNegative, OfflineConfig, Positive, Section, Share, Whole, cli
+from composerl.config.rules import Finite
 
 if TYPE_CHECKING:
     from composerl import Policy
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Config(OfflineConfig):
     env: str = "Pendulum-v1"
-    steps: Count = 6000
+    steps: Count = 8000
+    normalize: bool = True  # cloning takes fewer updates
+    reward_scale: Finite | Literal["returns"] = 1.0  # smaller ones drown in the penalty
     hidden: tuple[Count, ...] = (64, 64)
 
     algorithm: ClassVar[Section]
@@ -33,7 +35,7 @@ class Config(OfflineConfig):
     """Of SAC's temperature and of the Lagrange multiplier; that of --lr by default."""
     alpha_init: Positive = 0.1
     """SAC's temperature at the start."""
-    alpha: NonNegative = 20.0
+    alpha: NonNegative = 5.0
     """Weight of the penalty: 0 is plain SAC, larger is more conservative."""
     num_random: Count = 4
     """Actions of each origin (uniform, policy, policy at the next state) in the penalty."""
@@ -49,7 +51,7 @@ class Config(OfflineConfig):
     """The target has SAC's entropy bonus."""
     target_entropy: float | None = None
     """Entropy that SAC's temperature is tuned to; minus the number of actions by default."""
-    bc_steps: Whole = 3000
+    bc_steps: Whole = 4000
     """Steps at the start in which the actor clones the data by maximum likelihood."""
 
 
@@ -90,13 +92,11 @@ def main(cfg: Config) -> Policy:
         max_grad_norm=cfg.max_grad_norm,
         compile=run.compiles(cql=steps + cfg.online_steps),
     )
-
     storage = data.DatasetStorage(dataset, mc_gamma=cfg.gamma, device=cfg.device)
     offline = TensorDictReplayBuffer(storage=storage)
-    online = TensorDictReplayBuffer(
-        storage=data.PackedStorage(1_000_000, device=cfg.device),
-        transform=data.WholeEpisodes(cfg.gamma, worst=float(dataset.rewards.min())),
-    )
+    own = data.PackedStorage(1_000_000, device=cfg.device)
+    whole = data.WholeEpisodes(cfg.gamma, worst=float(dataset.rewards.min()))
+    online = TensorDictReplayBuffer(storage=own, transform=whole)
     buffer = data.MixedReplayBuffer(
         offline, online, offline_fraction=cfg.offline_fraction, batch_size=cfg.batch_size
     )
