@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ _CONTROL = re.compile(
 )
 #: Characters of a sentence: what is longer holds somebody's file.
 _LONG = 2000
+NARROW = 20  # columns that a terminal has at least
 
 
 def printable(text: str) -> str:
@@ -42,6 +44,7 @@ def guard(action: Callable[[], Any]) -> None:
     """
     _open_streams()
     try:
+        _require_ground()
         action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
@@ -59,6 +62,16 @@ def guard(action: Callable[[], Any]) -> None:
         sentence = shortened(" ".join(_sentence(error).splitlines()))
         sys.stderr.write(f"error: {printable(sentence)}\n")
         sys.exit(2)
+
+
+def _require_ground() -> None:
+    """Refuse to start where torch cannot, which says so in a riddle, and where nothing fits."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ValueError("the working directory is gone: go to one that exists") from None
+    if shutil.get_terminal_size().columns < NARROW:  # tyro's boxes would never end
+        os.environ["COLUMNS"] = str(NARROW)
 
 
 def _open_streams() -> None:

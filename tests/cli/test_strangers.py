@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import yaml
 
-from composerl._files import read_yaml, replace_file
-from composerl.bookkeeping import manifest
+from composerl._files import open_plain, read_yaml, replace_file
+from composerl.bookkeeping import manifest, trees
 from composerl.bookkeeping.metrics import MetricsFile
 from composerl.bookkeeping.trees import load_tree, save_tree
 from composerl.data import read_dataset
@@ -190,6 +190,20 @@ def test_numbers_that_no_axis_has_room_for(cli, copy):
     said(cli("plot", copy), "1e+308 cannot be drawn")
 
 
+def test_a_policy_that_may_not_be_read(cli, copy, monkeypatch):
+    """It was taken for one that is not there: a checkpoint's was used without a word."""
+
+    def refuse(path):
+        if path.name == "policy.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_plain(path)
+
+    monkeypatch.setattr(trees, "open_plain", refuse)  # for root every file may be read
+    result = cli("evaluate", copy, "--episodes", 1)
+    assert result.code == 0
+    assert "Permission denied: 'run/policy.safetensors'; instead of it" in result.err
+
+
 # ---- verify ------------------------------------------------------------------------------------
 
 
@@ -326,6 +340,21 @@ def test_a_file_that_cannot_grow_is_named(tmp_path):
 
     with pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path / 'a'}'")):
         replace_file(tmp_path / "a", write)
+
+
+def test_a_directory_that_is_gone(tmp_path):
+    """Torch said that it cannot load itself."""
+    (tmp_path / "gone").mkdir()
+    line = f"cd gone; rmdir ../gone; {sys.executable} -m composerl doctor"
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the working directory is gone: go to one that exists\n"
+
+
+def test_a_terminal_of_one_column(cli, monkeypatch):
+    """In which a box never ends."""
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "--steps" in cli("run", "bc_pendulum", "--help").out
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
