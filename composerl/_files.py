@@ -8,13 +8,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["cache_dir", "inside", "open_plain", "parse_json", "read_json", "read_yaml",
+__all__ = ["below", "cache_dir", "inside", "open_plain", "parse_json", "read_json", "read_yaml",
            "remove_asides", "replace_file", "replace_files", "require_plain", "write_json",
            "write_text"]  # fmt: skip
 
@@ -25,6 +25,7 @@ JSON_SIZE = 1 << 26  # bytes of a file of JSON or YAML
 YAML_SIZE = 1 << 18  # characters of YAML, which is read slowly; those that aliases repeat count
 DEPTH = 50
 DIGITS = 40  # the states of random generators have 39
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\.[a-z0-9_]{8}\.tmp")  # as tempfile names what is written aside
 
 
@@ -67,8 +68,8 @@ def replace_files(
             os.replace(aside / path.name, path)
     except Exception as error:
         check()  # what was written aside may be gone for the reason that it tells
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(first)) from error
+        if isinstance(error, OSError) and _nameless(error):
+            raise OSError(error.errno, error.strerror, str(first)) from error
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -78,6 +79,11 @@ def replace_files(
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _nameless(error: OSError) -> bool:
+    """Whether it names no file, or one that was written aside and says nobody anything."""
+    return error.errno is not None and (error.errno in _FULL or error.filename is None)
 
 
 def _sync(path: Path) -> None:
@@ -112,6 +118,24 @@ def inside(directory: Path, *parts: str) -> Path:
                 f"{path} is a link: nothing inside a run directory is used through links"
             )
     return path
+
+
+def below(directory: Path, *, skip: str = "") -> Iterator[Path]:
+    """All files, links and pipes in a directory and those in it, but for one of the name ``skip``.
+
+    Links are not followed; what is deeper than anybody's directories are is a ValueError.
+    """
+    waiting = [(directory, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        if depth > DEPTH:
+            raise ValueError(f"{directory} has directories more than {DEPTH} deep")
+        with suppress(FileNotFoundError, PermissionError), os.scandir(place) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    yield place / entry.name
+                elif depth or entry.name != skip:
+                    waiting.append((place / entry.name, depth + 1))
 
 
 def require_plain(path: Path) -> Path:
@@ -188,6 +212,7 @@ def read_yaml(path: Path, links: bool = False) -> dict[str, Any]:
     text = _text(path.resolve() if links else path)
     try:
         _measure(yaml.parse(text, yaml.SafeLoader))
+        _require_once(yaml.compose(text, yaml.SafeLoader))
         values = yaml.safe_load(text)
     except Exception as error:  # its constructors raise a dozen kinds: for dates, numbers, flags
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
@@ -222,9 +247,31 @@ def _measure(events: Iterable[Any]) -> None:
             raise ValueError(f"nested more than {DEPTH} deep, or more than {YAML_SIZE} characters")
 
 
+def _require_once(node: Any) -> None:
+    """Refuse a key that is there twice: YAML would take the last, silently."""
+    seen: set[int] = set()  # what has aliases is reached several times
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(content := getattr(node, "value", None), list):
+            continue
+        seen.add(id(node))
+        keys: set[tuple[str, str]] = set()
+        for item in content:
+            key = item[0] if isinstance(item, tuple) else None  # of a mapping
+            if key is not None and isinstance(key.value, str):
+                if (key.tag, key.value) in keys:
+                    raise ValueError(f"the key {key.value!r} is there twice")
+                keys.add((key.tag, key.value))
+            waiting += item if isinstance(item, tuple) else [item]
+
+
 def _text(path: Path) -> str:
-    with open_plain(path) as file:
-        content = file.read(JSON_SIZE + 1)
+    try:
+        with open_plain(path) as file:
+            content = file.read(JSON_SIZE + 1)
+    except OSError as error:  # reading, unlike opening, does not name the file
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     if len(content) > JSON_SIZE:
         raise ValueError(f"{path} has more than {JSON_SIZE} bytes")
     try:

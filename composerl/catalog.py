@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import shutil
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,8 @@ def load_recipe(recipe: str | Path) -> ModuleType:
     for needed in ("Config", "main"):
         if not hasattr(module, needed):
             raise ValueError(f"{path} is no recipe: it has no {needed}")
+    if not isinstance(module.Config, type) or not is_dataclass(module.Config):
+        raise ValueError(f"{path} is no recipe: its Config is no dataclass")
     return module
 
 

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,10 +13,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-__all__ = ["guard", "plain_errors", "printable"]
+__all__ = ["guard", "plain_errors", "printable", "shortened"]
 
-#: What moves a terminal's cursor, colours it or turns its text around, and halves of characters.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: What moves a terminal's cursor, colours it or turns its text around, what cannot be seen, halves
+#: of characters, and accents upon accents upon accents.
+_ACCENTS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    f"\ud800-\udfff\U000e0000-\U000e007f]|(?<=[{_ACCENTS}]{{2}})[{_ACCENTS}]+"
+)
+#: Characters of a sentence: what is longer holds somebody's file.
+_LONG = 2000
+NARROW = 20  # columns that a terminal has at least
 
 
 def printable(text: str) -> str:
@@ -23,12 +32,19 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def shortened(text: str, most: int = _LONG) -> str:
+    """Text without its middle, if it is longer than a person would read."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
 def guard(action: Callable[[], Any]) -> None:
     """Call ``action``; a user's mistake is told in a sentence on stderr, with a non-zero exit.
 
     Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
     """
+    _open_streams()
     try:
+        _require_ground()
         action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
@@ -43,8 +59,32 @@ def guard(action: Callable[[], Any]) -> None:
         if isinstance(error, BrokenPipeError):
             # Python would try once more to write what is left, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stderr.write(f"error: {printable(' '.join(_sentence(error).splitlines()))}\n")
+        sentence = shortened(" ".join(_sentence(error).splitlines()))
+        sys.stderr.write(f"error: {printable(sentence)}\n")
         sys.exit(2)
+
+
+def _require_ground() -> None:
+    """Refuse to start where torch cannot, which says so in a riddle, and where nothing fits."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ValueError("the working directory is gone: go to one that exists") from None
+    if shutil.get_terminal_size().columns < NARROW:  # tyro's boxes would never end
+        os.environ["COLUMNS"] = str(NARROW)
+
+
+def _open_streams() -> None:
+    """Let streams that were closed be empty: else the next files to be opened get their numbers.
+
+    What is printed there is for nobody, as Python's own ``print`` has it. And what a terminal has
+    no character for is no reason to end.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  it stays open
+    if isinstance(sys.stdout, io.TextIOWrapper):  # ± is no character of every terminal
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -140,8 +180,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, BrokenPipeError):
         return "the reader of the output closed it before all was written"
     if isinstance(error, MemoryError) or _no_memory(error):
-        return f"there is not enough memory: {str(error).partition(' Error code')[0]}"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"there is not enough memory: {str(error).partition(' Error code')[0]}".rstrip(": ")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         frames = traceback.walk_tb(error.__traceback__)
         trains = any(frame.f_globals.get("__name__") == "composerl.run" for frame, _ in frames)
         then = ", then --resume goes on from the last checkpoint" if trains else ""

@@ -28,6 +28,7 @@ __all__ = [
 #: Colours that people with colour blindness can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 COLUMNS = 3
+LARGEST = 1e300  # the span of an axis has to be a number, too
 #: What curves can be drawn over, and what is counted there.
 AXES = {"steps": "steps", "updates": "updates", "time": "seconds"}
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
@@ -80,7 +81,11 @@ def curve_of(name: str, runs: Sequence[PastRun], key: str, x: str = "steps") -> 
 def _line(run: PastRun, key: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     """A run's values of ``key``, and before them where on the axis they are."""
     if x != "updates":
-        return run.series(key, {"steps": "step", "time": "time/seconds"}[x])
+        xs, ys = run.series(key, {"steps": "step", "time": "time/seconds"}[x])
+        for what, numbers in ((key, ys), (AXES[x], xs)):
+            if (large := np.abs(numbers[np.isfinite(numbers)])).max(initial=0) > LARGEST:
+                raise ValueError(f"{run.directory}: {what} of {large.max():g} cannot be drawn")
+        return xs, ys
     # Rows of evaluations may lie between those that count updates, of which there is none at first.
     (steps, values), (known, updates) = run.series(key), run.series("train/updates")
     return np.interp(steps, [0, *known], [0, *updates]), values

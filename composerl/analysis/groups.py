@@ -7,11 +7,13 @@ from typing import Any
 
 from composerl.analysis.runs import PastRun
 from composerl.config import RunConfig, may_change
+from composerl.errors import printable, shortened
 
 __all__ = ["Group", "group_runs"]
 
 #: Fewer runs than these have intervals that say little.
 FEW = 5
+LONG = 300  # characters of a name
 
 #: How long a run is changes what comes out of it, though it may change when a run is resumed.
 _LENGTH = {"steps", "epochs", "online_steps", "stop_at", "patience"}
@@ -99,6 +101,7 @@ def _word(value: Any) -> str:
 
 
 def _group(name: str, env: str, runs: list[PastRun], by: str) -> Group:
+    name, env = (printable(shortened(text, LONG)) for text in (name, env))
     kept: dict[str, PastRun] = {}
     notes = []
     if by != "run":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from composerl._files import inside, open_plain
 from composerl.analysis.curves import legend_of, panels_of
@@ -15,10 +16,12 @@ from composerl.analysis.groups import Group, group_runs
 from composerl.analysis.interactive import MOST, axes_of, charts_of, styles_of
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import iqm, run_interval
+from composerl.errors import printable, shortened
 
 __all__ = ["page_of"]
 
 MAX_DETAILS = 12
+PICTURE_SIZE = 1 << 28  # bytes
 PICTURES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".mp4": "video/mp4"}
 
 
@@ -31,7 +34,9 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
     curves = [curve for panel in panels_of(groups, key).values() for curve in panel]
     # Names of runs, environments and flags may hold anything: all of it is escaped.
     files = FileSystemLoader(Path(__file__).parent)
-    templates = Environment(loader=files, autoescape=True, undefined=StrictUndefined)
+    templates = Environment(
+        loader=files, autoescape=True, undefined=StrictUndefined, finalize=_shown
+    )
     return templates.get_template("report.html.j2").render(
         title=", ".join(dict.fromkeys(run.recipe for run in runs)),
         runs=len(runs),
@@ -50,6 +55,13 @@ def page_of(runs: Sequence[PastRun], key: str = "eval/return", group_by: str = "
         versions=_settings(runs, _versions),
         pictures=[image for run in runs for image in _pictures(run)],
     )
+
+
+def _shown(value: Any) -> Any:
+    """What a page shows of a value: in order, and no more than a person would read."""
+    text = str(value) if isinstance(value, Path) else value
+    plain = isinstance(text, str) and not isinstance(text, Markup)
+    return text if not plain or text.startswith("data:") else printable(shortened(text))
 
 
 def _details(groups: Sequence[Group], key: str) -> list[dict[str, Any]]:
@@ -111,7 +123,9 @@ def _pictures(run: PastRun) -> list[dict[str, str]]:
     for file in files:
         if file.suffix.lower() in PICTURES:
             with open_plain(file) as opened:
-                content = opened.read()
+                content = opened.read(PICTURE_SIZE + 1)
+            if len(content) > PICTURE_SIZE:
+                raise ValueError(f"{file} has more than {PICTURE_SIZE} bytes, too many for a page")
             kind = PICTURES[file.suffix.lower()]
             data = f"data:{kind};base64,{base64.b64encode(content).decode()}"
             shown.append({"kind": kind, "data": data, "caption": f"{run.directory}: {file.stem}"})

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from composerl._files import read_json, read_yaml
+from composerl._files import below, read_json, read_yaml
 from composerl._schema import Kinds, number, typed
 from composerl.bookkeeping.metrics import metric_rows
 from composerl.bookkeeping.rundir import METADATA
@@ -130,7 +130,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[PastRun]:
         if not path.is_dir() or (path / "config.yaml").exists():
             places = [path]
         else:
-            places = sorted(file.parent for file in path.glob("**/config.yaml"))
+            places = sorted(file.parent for file in below(path) if file.name == "config.yaml")
             # What W&B recorded of a run is also called config.yaml.
             places = [place for place in places if "wandb" not in place.relative_to(path).parts]
             if not places:

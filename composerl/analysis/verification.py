@@ -71,8 +71,8 @@ def verify_run(
     if env is not None and env != run.env:
         raise ValueError(f"--env is {env}, but that of {directory} is {run.env}")
     here = _elsewhere(told["made_with"], "cpu")
-    yield _evaluation(run, "final", inside(directory, "policy.safetensors"), load, here)
-    yield _evaluation(run, "best", best_path(directory), load, here)
+    yield _evaluation(run, "final", load, here)
+    yield _evaluation(run, "best", load, here)
     if train is not None:
         here = _elsewhere(told["made_with"], run.config.get("device"))
         if since is None:
@@ -82,7 +82,11 @@ def verify_run(
 
 
 def _files(directory: Path, told: dict[str, Any]) -> Iterator[Claim]:
-    found, expected = manifest.contents(directory), told["files"]
+    try:
+        found, expected = manifest.contents(directory), told["files"]
+    except (ValueError, OSError) as error:
+        yield Claim("files", "differs", str(error))
+        return
     wrong = [
         Claim(name, "differs", why)
         for name in {**expected, **found}
@@ -111,9 +115,14 @@ def _file(path: Path | None, told: dict[str, Any] | None) -> str:
 def _inputs(made: dict[str, Any]) -> Iterator[Claim]:
     for named, digest in (made.get("inputs") or {}).items():
         file = manifest.input_file(named)
-        if file is None:
+        try:
+            here = None if file is None else manifest.digest(file)
+        except OSError as error:
+            yield Claim(named, "cannot be checked", str(error))
+            continue
+        if here is None:
             yield Claim(named, "cannot be checked", "the run learned from it, and it is not here")
-        elif manifest.digest(file) != digest:
+        elif here != digest:
             yield Claim(named, "differs", "it is not what the run learned from")
         else:
             yield Claim(named, "verified", "the run learned from it")
@@ -136,15 +145,15 @@ def _judge(what: str, difference: str | None, here: str, why: str = "") -> Claim
     return Claim(what, "differs", difference)
 
 
-def _evaluation(
-    run: PastRun, which: str, file: Path, load: Callable[[Path], Policy], here: str
-) -> Claim:
+def _evaluation(run: PastRun, which: str, load: Callable[[Path], Policy], here: str) -> Claim:
     what = f"returns of the {which} policy"
     told = (run.summary or {}).get(which) or {}
     returns = told.get("returns")
     if not returns:
         return Claim(what, "cannot be checked", "summary.json does not tell them")
     try:
+        best = which == "best"
+        file = best_path(run.directory) if best else inside(run.directory, "policy.safetensors")
         policy, rows = load(file), read_metrics(inside(run.directory, "metrics.jsonl"))
         torch.set_num_threads(_threads(run))
         result = policy.evaluate(len(returns), EVALUATION_SEED)

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from composerl.errors import printable
+from composerl.errors import printable, shortened
 
 __all__ = ["live_table", "print_table", "progress_bar", "run_progress", "say", "show_log",
            "summary_table", "time_left", "watched"]  # fmt: skip
@@ -25,7 +25,7 @@ _console = Console(stderr=True, highlight=False)
 
 def say(message: str) -> None:
     """A line for the person, on stderr, above a running progress bar."""
-    _console.print(printable(message), markup=False, soft_wrap=True)
+    _console.print(printable(shortened(message)), markup=False, soft_wrap=True)
 
 
 class _Say(logging.Handler):

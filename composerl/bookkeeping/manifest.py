@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from composerl._files import inside, open_plain, read_json, write_json
+from composerl._files import below, inside, open_plain, read_json, write_json
 from composerl._schema import typed
 from composerl.bookkeeping.rundir import versions
 
@@ -70,14 +70,8 @@ def _manifest(made: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
 
 def contents(directory: Path) -> dict[str, Path]:
     """All that lies in a run directory and belongs to the run, by name; links are not followed."""
-    found = []
-    for place, below, files in os.walk(directory):
-        here = Path(place)
-        links = [name for name in below if (here / name).is_symlink()]
-        found += [here / name for name in (*files, *links)]
-        if here == directory:
-            below[:] = [name for name in below if name != _OUTSIDE]
-    named = {path.relative_to(directory).as_posix(): path for path in sorted(found)}
+    found = sorted(below(directory, skip=_OUTSIDE))
+    named = {path.relative_to(directory).as_posix(): path for path in found}
     empty = _LOCK in named and _plain(named[_LOCK]) and not named[_LOCK].stat().st_size
     return {n: p for n, p in named.items() if n != MANIFEST and not (n == _LOCK and empty)}
 
@@ -122,6 +116,9 @@ def _inputs(config: dict[str, Any]) -> dict[str, str]:
 
 def input_file(named: Any) -> Path | None:
     """The file that a configuration means by ``named``, if there is one; else it is a behaviour."""
-    path = Path(os.path.expanduser(str(named)))
-    path = path / "data" / "main_data.hdf5" if path.is_dir() else path  # Minari's
-    return path.resolve() if path.is_file() else None
+    try:
+        path = Path(os.path.expanduser(str(named)))
+        path = path / "data" / "main_data.hdf5" if path.is_dir() else path  # Minari's
+        return path.resolve() if path.is_file() else None
+    except (OSError, ValueError):  # a name that no file can have
+        return None

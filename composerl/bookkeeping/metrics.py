@@ -29,12 +29,14 @@ class MetricsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._file = open_plain(self.path, "ab+")
-        # A kill can leave half a line, which the next row would otherwise be glued to.
+        self._digest, end = xxhash.xxh3_128(), 0
         self._file.seek(0)
-        content = self._file.read()
-        self._digest = xxhash.xxh3_128(content)
-        if not content.endswith(b"\n"):
-            self._keep(content[: content.rfind(b"\n") + 1])
+        # A row has less: neither here nor there is anything read that has no end.
+        while (line := self._file.readline(_LINE)).endswith(b"\n"):
+            self._digest.update(line)
+            end += len(line)
+        if line:  # A kill can leave half a line, which the next row would otherwise be glued to.
+            self._keep(require_rows(self.path, end))
 
     def write(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Append one row, with an integer "step"; returns it with Python's numbers only."""

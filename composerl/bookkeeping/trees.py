@@ -22,7 +22,7 @@ from safetensors.torch import save
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from composerl._files import inside, parse_json, replace_file, require_plain
+from composerl._files import inside, open_plain, parse_json, replace_file, require_plain
 from composerl.bookkeeping.blocks import LARGE, Blocks
 
 __all__ = ["block_files", "blocks_of", "kind_of", "load_tree", "save_tree"]
@@ -69,8 +69,9 @@ def load_tree(path: Path, kind: str, part: str | None = None) -> Any:
 
 
 def _read(path: Path, kind: str, use: Callable[[dict[str, Any], Any], Any]) -> Any:
+    open_plain(require_plain(path)).close()  # safetensors calls what it may not read not there
     try:
-        with safe_open(require_plain(path), framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             header = parse_json(
                 (file.metadata() or {}).get("composerl", "null"), f"the header of {path}"
             )

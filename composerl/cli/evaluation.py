@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from composerl import analysis
+from composerl._files import below
 from composerl.cli.loading import (
     Env,
     Recipe,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from composerl.policy import Policy
 
 __all__ = ["evaluate"]
+
+MOST = 10_000_000  # episodes, of which one has to remember the returns
 
 
 def evaluate(
@@ -70,8 +73,8 @@ def evaluate(
     """
     if not 0 <= seed < 1 << 32:
         raise ValueError(f"--seed must be in [0, 2**32), got {seed}")
-    if episodes < 1:
-        raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    if not 1 <= episodes <= MOST:
+        raise ValueError(f"--episodes must be at least 1 and at most {MOST}, got {episodes}")
     places = _places(runs)
     if video is not None and (len(places) > 1 or dataset is not None):
         raise ValueError("--video shows an episode of one policy that is played")
@@ -91,7 +94,7 @@ def _places(paths: tuple[Path, ...]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         inside = path.is_dir() and not (path / "config.yaml").is_file()
-        if inside and any(path.glob("*/**/config.yaml")):
+        if inside and any(file.name == "config.yaml" for file in below(path)):
             found += [run.directory for run in analysis.find_runs([path])]
         else:
             found.append(check_run(path))

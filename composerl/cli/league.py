@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,16 @@ from typing import Any
 from tyro.conf import Positional
 
 from composerl._files import read_yaml, write_json
+from composerl._schema import number, short
 from composerl.catalog import find_recipe
 from composerl.config import option, suggest
+from composerl.config.settings import PLACE
 
 __all__ = ["league"]
 
 Scale = dict[str, list[float]]
 KEYS = {"recipes", "scale", "seeds", "settings"}
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 
 
 def league(
@@ -96,9 +101,16 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scal
     common = list(_flags(values.get("settings") or {}, f"{file}: settings"))
     entries = []
     for recipe, presets in recipes.items():
+        if not isinstance(recipe, str):
+            raise ValueError(f"{file}: the name of a recipe must be text, got {recipe!r}")
         # A recipe's own file lies beside FILE, as presets do.
         name = str(file.parent / recipe) if recipe.endswith(".py") else recipe
         for preset, what in _presets(presets, f"{file}: {recipe}"):
+            if not _NAME.fullmatch(preset):  # of a directory inside of OUT
+                raise ValueError(
+                    f"{file}: {recipe}: the name of a preset must be letters, digits, '_', '.', "
+                    f"'-', got {short(preset)}"
+                )
             if isinstance(what, str):
                 beside = file.parent / what  # or a preset of the recipe, by its bare name
                 own = ["--config", str(beside) if beside.suffix else what]
@@ -126,7 +138,8 @@ def _scale(scale: Any, where: str) -> Scale:
         raise ValueError(f"{where} must be 'environment: [zero, one]' lines, got {scale!r}")
     for env, ends in scale.items():
         two = isinstance(ends, list) and len(ends) == 2
-        if not two or any(type(end) not in (int, float) for end in ends) or ends[0] == ends[1]:
+        finite = two and all(number(end) and math.isfinite(end) for end in ends)
+        if not finite or ends[0] == ends[1]:
             raise ValueError(f"{where}: {env} must be two different numbers, got {ends!r}")
     return dict(scale)
 
@@ -148,8 +161,10 @@ def _presets(presets: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 def _flags(settings: Any, where: str) -> Iterator[str]:
     if not isinstance(settings, Mapping):
-        raise ValueError(f"{where} must be 'key: value' lines, got {settings!r}")
+        raise ValueError(f"{where} must be 'key: value' lines, got {short(settings)}")
     for key, value in settings.items():
+        if key in PLACE:
+            raise ValueError(f"{where}: {key} is the league's own business")
         text = value if isinstance(value, str) else "None" if value is None else json.dumps(value)
         yield f"--{str(key).replace('_', '-')}={text}"
 

@@ -1,6 +1,9 @@
 """Whether a directory can take a run, or has one: asked first of all, before torch is imported."""
 
+import os
 from pathlib import Path
+
+from composerl._files import below
 
 __all__ = ["MARKS", "check_place", "check_run", "require_recipe"]
 
@@ -12,6 +15,8 @@ MARKS = (".lock", ".owner")
 
 def check_place(directory: Path, resume: bool) -> None:
     """Refuse a directory that cannot hold a new run, or has none to resume."""
+    if os.path.lexists(directory) and not directory.exists():
+        raise ValueError(f"--out {directory} is a link that leads nowhere")
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--out {directory} is a file, expected a directory")
     config_file = directory / "config.yaml"
@@ -44,7 +49,7 @@ def check_run(run: Path) -> Path:
         return run
     if not any(run.iterdir()):
         raise FileNotFoundError(f"{run} holds no run: the directory is empty")
-    places = sorted(file.parent for file in run.glob("**/config.yaml"))
+    places = sorted(file.parent for file in below(run) if file.name == "config.yaml")
     # What W&B recorded of a run is also called config.yaml.
     places = [place for place in places if "wandb" not in place.relative_to(run).parts]
     if len(places) > 1:

@@ -163,7 +163,9 @@ def _find(config_class: type[RunConfig], path: Path) -> Path:
     """The file that ``--config`` means: itself, or the preset of that name."""
     if path.is_file():
         return path
-    what = "it is a directory" if path.is_dir() else "there is no such file"
+    what = "there is no such file"
+    if path.exists():
+        what = "it is a directory" if path.is_dir() else "it is no plain file"
     if path.suffix or path.parent != Path():
         raise FileNotFoundError(f"--config {path}: {what}")
     recipe = Path(inspect.getfile(config_class))

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -32,16 +33,52 @@ def make_with(
 ) -> Any:
     """Call ``make(**kwargs)`` for an environment; also ``settings`` are named as what it takes."""
     try:
-        return make(**kwargs)
-    except TypeError as error:
-        if not kwargs:
+        made = make(**kwargs)
+    except (ImportError, gym.error.Error):
+        raise
+    except Exception as error:  # of a value that it does not check, whatever comes of it
+        if not kwargs or not (isinstance(error, TypeError) or _registered(env)):
             raise
         named = f"environment {env_name(env)!r}"
         unknown, known = _unknown(env, kwargs, str(error))
         if not unknown:
-            raise ValueError(f"{named} cannot be made with {dict(kwargs)}: {error}") from error
+            told = " ".join(str(error).split())
+            raise ValueError(f"{named} cannot be made with {dict(kwargs)}: {told}") from error
         takes = ", ".join([*settings, *known]) or "none"
         raise ValueError(f"{named} does not take {', '.join(unknown)}; it takes {takes}") from error
+    if kwargs.keys() <= {"render_mode"} or not _registered(env) or not isinstance(made, gym.Env):
+        return made
+    return _Told(made, f"environment {env_name(env)!r} cannot be played with {dict(kwargs)}")
+
+
+def _registered(env: Env) -> bool:
+    """Whether it is known by its id alone: of a module of the user's own a bug is to be seen."""
+    return isinstance(env, str) and ":" not in env
+
+
+class _Told(gym.Wrapper):
+    """An environment that fails with the arguments that it was given: it is told in a sentence."""
+
+    def __init__(self, env: gym.Env, what: str) -> None:
+        super().__init__(env)
+        self._what = what
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        with self._telling():
+            return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        """Take an action."""
+        with self._telling():
+            return self.env.step(action)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise ValueError(f"{self._what}: {' '.join(str(error).split())}") from error
 
 
 def _unknown(env: Env, kwargs: Mapping[str, Any], message: str) -> tuple[list[str], list[str]]:

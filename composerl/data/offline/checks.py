@@ -47,6 +47,8 @@ def _clean(array: np.ndarray, key: str, source: str, rows: Rows) -> np.ndarray:
         refuse((array != 0) & (array != 1), array, key, "expected 0 or 1", source, rows)
         return array.astype(bool)
     if key == "actions" and array.dtype.kind in "biu":
+        if array.dtype == np.uint64:  # the only type of which int64 does not hold all
+            refuse(array >= 1 << 63, array, key, "expected less than 2**63", source, rows)
         column = array.ndim == 2 and array.shape[1] == 1
         return (array[:, 0] if column else array).astype(np.int64, copy=False)
     if key == "actions" and array.ndim == 1:

@@ -1,6 +1,7 @@
 """Readers of dataset files. None of them can execute what it reads."""
 
 import math
+import re
 import zipfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from composerl._schema import short
 from composerl.data.offline.behaviours import BEHAVIOURS
 from composerl.data.offline.checks import KEYS, MINARI
 from composerl.data.offline.dataset import Dataset, Parts
-from composerl.data.offline.room import plain_item, require_honest_member, require_room
+from composerl.data.offline.room import Room, plain_item, require_honest_member
 
 __all__ = ["read_dataset", "read_npz"]
 
 _EPISODE = "episode_"
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_DEEP = 20  # groups of a Dict of Dicts
 _OBSERVATIONS = ("observations", "next_observations")
 
 
@@ -60,10 +64,11 @@ def read_dataset(path: str | Path) -> Dataset:
 def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Those of the keys that an npz file has, also as ``key/part``; others have no content."""
     # Asked first: numpy would advise to unpickle whatever is no zip archive.
-    if not zipfile.is_zipfile(path):
-        with open(path, "rb") as opened:
-            if opened.read(6) != b"\x93NUMPY":
-                raise ValueError(f"{path} is not a readable npz file: no zip archive, or cut short")
+    with open(path, "rb") as opened:
+        begin = opened.read(6)
+    if not begin.startswith(b"PK") or not zipfile.is_zipfile(path):
+        if begin != b"\x93NUMPY":
+            raise ValueError(f"{path} is not a readable npz file: no zip archive, or cut short")
         raise ValueError(f"{path} holds one bare array, expected an npz file of named arrays")
     # Here and below: a dozen types are raised on a damaged file, depending on where the damage is.
     try:
@@ -71,8 +76,11 @@ def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     except Exception as error:
         raise ValueError(f"{path} is not a readable npz file: {error}") from error
     with file:
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
+        room = Room(path)
         for key in file.files:
+            if key in arrays:  # which of them is meant, nobody knows
+                raise ValueError(f"{path} has {key} twice")
             try:
                 if key.split("/")[0] not in keys:
                     # A name has no checksum, but is there twice: one of ours may be damaged.
@@ -80,7 +88,7 @@ def read_npz(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
                     file.zip.open(name).close()
                     arrays[key] = np.empty(0)
                     continue
-                require_honest_member(file.zip, key, path)
+                require_honest_member(file.zip, key, room)
                 arrays[key] = file[key]
             except Exception as error:
                 raise ValueError(f"{path}: {key} cannot be read: {error}") from error
@@ -96,9 +104,10 @@ def _read_hdf5(path: Path) -> Dataset:
         raise ValueError(f"{path} is not a readable HDF5 file: {error}") from error
     with file:
         try:
+            room = Room(path)
             if any(name.startswith(_EPISODE) for name in file):
-                return _read_minari(file, path)
-            arrays = {k: _hdf5_array(file, k, path) if k in KEYS else np.empty(0) for k in file}
+                return _read_minari(file, room)
+            arrays = {k: _hdf5_array(file, k, room) if k in KEYS else np.empty(0) for k in file}
         except ValueError:
             raise
         except Exception as error:  # as many types as HDF5 has parts that can be damaged
@@ -157,11 +166,12 @@ def _place(name: str) -> tuple[int, str]:
 # ---- HDF5 --------------------------------------------------------------------------------------
 
 
-def _read_minari(file: Any, path: Path) -> Dataset:
+def _read_minari(file: Any, room: Room) -> Dataset:
     """All episodes in a row. Each has one observation more than steps: its last successor."""
+    path = room.path
     names = [name for name in file if name.startswith(_EPISODE)]
-    if wrong := [name for name in names if not name.removeprefix(_EPISODE).isdecimal()]:
-        raise ValueError(f"{path}: group {wrong[0]!r} is not named episode_<number>")
+    if wrong := [name for name in names if not _NUMBER.fullmatch(name.removeprefix(_EPISODE))]:
+        raise ValueError(f"{path}: group {short(wrong[0])} is not named episode_<number>")
     columns: dict[str, list[np.ndarray]] = {key: [] for key in KEYS}
     obs_parts: Parts | None = None
     # As text, episode_10 sorts before episode_2.
@@ -172,7 +182,7 @@ def _read_minari(file: Any, path: Path) -> Dataset:
         if missing := [key for key in MINARI.values() if key not in group]:
             there = ", ".join(sorted(group)) or "nothing"
             raise ValueError(f"{source}: no {' or '.join(missing)}; it has {there}")
-        held = {key: _hdf5_array(group, theirs, path, name) for key, theirs in MINARI.items()}
+        held = {key: _hdf5_array(group, theirs, room, name) for key, theirs in MINARI.items()}
         obs, steps, found = held["observations"], len(held["rewards"]), None
         if isinstance(obs, dict):
             obs, found = _joined(obs, f"{source}: observations")
@@ -208,10 +218,12 @@ def _read_minari(file: Any, path: Path) -> Dataset:
 
 
 def _hdf5_array(
-    group: Any, key: str, path: Path, name: str = "", above: tuple[int, ...] = ()
+    group: Any, key: str, room: Room, name: str = "", above: tuple[int, ...] = ()
 ) -> Any:
     """One array of a file, or those of a Dict by name; types are looked at before any reading."""
-    source = f"{path}: {name}" if name else str(path)
+    source = f"{room.path}: {name}" if name else str(room.path)
+    if len(above) > _DEEP:
+        raise ValueError(f"{source}: observations are groups in groups, more than {_DEEP} deep")
     item, place = plain_item(group, key, above, source)
     if item is None:
         raise ValueError(f"{source}: {key} is a broken link, expected one plain array")
@@ -223,7 +235,7 @@ def _hdf5_array(
             )
         found: dict[str, np.ndarray] = {}
         for part_name in item:
-            part = _hdf5_array(group, f"{key}/{part_name}", path, name, (*above, place))
+            part = _hdf5_array(group, f"{key}/{part_name}", room, name, (*above, place))
             below = part if isinstance(part, dict) else {"": part}
             found |= {f"{part_name}/{rest}".rstrip("/"): array for rest, array in below.items()}
         return found
@@ -231,7 +243,7 @@ def _hdf5_array(
         raise ValueError(f"{source}: {key} has type {item.dtype}, expected plain numbers")
     if not item.shape:
         raise ValueError(f"{source}: {key} is a single number, expected one row per step")
-    require_room(math.prod(item.shape) * item.dtype.itemsize, path, key)
+    room.require(math.prod(item.shape) * item.dtype.itemsize, item.id.get_storage_size(), key)
     try:
         return item[()]
     except OSError as error:

@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 # Part of a cache file's name: raise it whenever a behaviour or the rollout below changes.
 _VERSION = 1
 _LANES = 8
+LARGEST = 10**9  # transitions, more than any machine holds
 
 
 def generate(
@@ -74,6 +75,8 @@ def generate(
     size, seed, kwargs = int(size), int(seed), dict(env_kwargs or {})
     told = f", {kwargs}" if kwargs else ""
     source = f"{name} {behaviour} (size {size}, seed {seed}{told})"
+    if size > LARGEST:
+        raise ValueError(f"size of a generated dataset must be at most {LARGEST}, got {size}")
     path = None
     if cache and _ships_with_gymnasium(env) and _is_json(kwargs):
         key = [_VERSION, env, behaviour, size, seed, gym.__version__]

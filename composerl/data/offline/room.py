@@ -9,20 +9,36 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["plain_item", "require_honest_member", "require_room"]
+__all__ = ["Room", "plain_item", "require_honest_member"]
 
 #: What a compressed file may grow to: zip and gzip reach 1032 times; and what is never too large.
 _GROWTH, _SMALL = 1100, 1 << 26
+_TWICE = 4  # times that a byte of the file may be used: arrays can be links to others
 
 
-def require_room(size: int, path: Path, what: str) -> None:
-    """Refuse an array of so many bytes that neither the file can hold nor the memory."""
-    memory = _memory()
-    if size > max(_SMALL, _GROWTH * path.stat().st_size) or size > memory:
-        raise ValueError(
-            f"{path}: {what} claims {size} bytes, more than the file can hold or than fit into "
-            f"memory, {memory} bytes"
-        )
+class Room:
+    """How much a file's arrays may have together, of which many may be of the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._claimed, self._stored, self._memory = 0, 0, _memory()
+        held = path.stat().st_size
+        self._most = min(max(_SMALL, _GROWTH * held), self._memory)
+        self._most_stored = max(_SMALL, _TWICE * held)
+
+    def require(self, size: int, stored: int, what: str) -> None:
+        """Refuse an array that, with those before it, neither the file can hold nor the memory.
+
+        It is told by how many bytes of the file it is ``stored``.
+        """
+        self._claimed += size
+        self._stored += stored
+        if self._claimed > self._most or self._stored > self._most_stored:
+            before = f", {self._claimed} with what is before it" if self._claimed > size else ""
+            raise ValueError(
+                f"{self.path}: {what} claims {size} bytes{before}, more than the file can hold or "
+                f"than fit into memory, {self._memory} bytes"
+            )
 
 
 def _memory() -> int:
@@ -36,11 +52,11 @@ def _memory() -> int:
         return 1 << 40
 
 
-def require_honest_member(archive: zipfile.ZipFile, key: str, path: Path) -> None:
+def require_honest_member(archive: zipfile.ZipFile, key: str, room: Room) -> None:
     """Refuse an array in an npz file whose shape is not that of its bytes."""
     name = f"{key}.npy" if f"{key}.npy" in archive.NameToInfo else key
     info = archive.getinfo(name)
-    require_room(info.file_size, path, key)
+    room.require(info.file_size, info.compress_size, key)
     with archive.open(info) as stream:
         major, _ = np.lib.format.read_magic(stream)
         read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}

@@ -10,6 +10,8 @@ from composerl.data.returns import returns_to_go
 
 __all__ = ["monte_carlo_returns", "return_scale", "summarize"]
 
+MOST_ACTIONS = 100_000  # whose shares are counted
+
 
 def monte_carlo_returns(dataset: Dataset, gamma: float) -> np.ndarray:
     """Discounted sum of the rewards from each row to the end of its episode, ``(N,)`` float32.
@@ -61,6 +63,12 @@ def summarize(dataset: Dataset, action_bounds: ActionBounds | None = None) -> di
         "observation_shape": list(dataset.observations.shape[1:]),
     }
     if dataset.actions.ndim == 1:
+        low, high = int(dataset.actions.min()), int(dataset.actions.max())
+        if low < 0 or high >= MOST_ACTIONS:
+            raise ValueError(
+                f"{dataset.source}: actions are integers from {low} to {high}, expected "
+                f"from 0 to less than {MOST_ACTIONS}"
+            )
         counts = np.bincount(dataset.actions)
         summary["action_shares"] = [round(float(c) / len(dataset), 4) for c in counts]
     else:
