@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -308,12 +309,16 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
 
 
 def test_doctor_tells_versions_and_warns(cli):
-    from composerl.cli.doctor import warnings_for
+    from composerl.cli.doctor import EXTRAS, warnings_for
 
+    about = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    section = about.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = {line.partition(" =")[0] for line in section.splitlines() if " = [" in line}
     assert cli("doctor", "--x").err == "error: unknown flag --x: it has none\n"
     result = cli("doctor")
     assert result.code == 0
     assert composerl.__version__ in result.out
+    assert {*EXTRAS, "test"} == extras
     assert "of one thread's time for a layer of 64 units" in " ".join(result.out.split())
     good = {"torch": "2.13.0+cpu", "torchrl": "0.14.1", "tensordict": "0.14.3", "gymnasium": "1.4"}
     assert warnings_for(good, extension=True, python=(3, 12), environ={}) == []
