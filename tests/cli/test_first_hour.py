@@ -39,6 +39,21 @@ def test_help_calls_words_by_their_names(cli):
     assert "usage: composerl data info [-h] FILE [--env" in cli("data", "info", "--help").out
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "iql_pendulum"], "name of one of the recipe's presets"),
+        (["sweep"], "those below the median of the others at the same step"),
+        (["predict"], "one line each. To a policy with a memory they are"),
+    ],
+)
+def test_help_breaks_lines_where_the_terminal_does_alone(cli, monkeypatch, words, line):
+    """Not where the source did, too; predict and export say what they need an environment for."""
+    monkeypatch.setenv("COLUMNS", "400")
+    assert line in cli(*words, "--help").out
+    assert "To play in another" not in cli("predict", "--help").out
+
+
 def test_what_is_written_is_named_alike_by_all_data_commands(cli):
     for name in ("make", "collect", "mix", "filter", "convert"):
         assert "-o PATH, --out PATH" in cli("data", name, "--help").out, name
@@ -156,6 +171,13 @@ def test_a_directory_with_one_run_stands_for_it(cli, run, tmp_path, monkeypatch)
     assert cli("data", "collect", place, "--episodes", 1, "-o", "x.npz").code == 0
     assert str(only) in cli("verify", place).out
     assert str(only) in cli("data", "collect", place, "--replay", "-o", "y.npz").err
+
+
+def test_all_runs_of_a_directory_are_verified(cli, runs):
+    result = cli("verify", runs, "--json")
+    assert result.code == 0, result.err
+    told = [json.loads(line)["run"] for line in result.out.splitlines()]
+    assert told == [str(runs / "iql_pendulum" / seed) for seed in ("seed0", "seed1")]
 
 
 def test_one_run_is_not_called_better(cli, run, runs):
