@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor, nn
 
 from composerl._schema import imported
 from composerl.bookkeeping.acting import greedy, observations
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, State
 from composerl.bookkeeping.export import export_policy
+from composerl.bookkeeping.shown import rows_of
 from composerl.bookkeeping.stored import read_policy
 from composerl.bookkeeping.trees import save_tree
-from composerl.envs.masks import MASK
-from composerl.envs.parts import join_parts
 from composerl.envs.spaces import Spaces
 from composerl.modules import build
 
@@ -89,28 +87,10 @@ class Policy:
         A policy of an environment that masks its actions needs ``mask``, true where an action is
         allowed: ``(actions,)``, or ``(batch, actions)`` for a batch.
         """
-        obs, single = self._check(observation)
-        seen = obs if mask is None and not self.spaces.masked else self._with_mask(obs, mask)
+        seen, single = rows_of(observation, mask, self.spaces)
         with torch.no_grad():
             action = self.act(seen, first).cpu().numpy()
         return action[0] if single else action
-
-    def _with_mask(self, obs: Tensor, mask: Any) -> TensorDict:
-        """Observations and their masks, as a masked environment shows them."""
-        size = (len(obs), self.spaces.action_dim)
-        if not self.spaces.masked:
-            raise ValueError("this policy takes no mask: its environment has none")
-        if mask is None:
-            raise ValueError("this policy needs a mask: its environment says what is allowed")
-        flags = torch.as_tensor(mask)
-        if flags.dtype.is_floating_point or tuple(flags.shape) not in (size, size[1:]):
-            raise ValueError(
-                f"mask must be flags of shape {size[1:]} or {size}, got {flags.dtype} of shape "
-                f"{tuple(flags.shape)}"
-            )
-        if not flags.bool().any(-1).all():
-            raise ValueError("mask allows no action in some row")
-        return TensorDict({"observation": obs, MASK: flags.bool().expand(size)}, size[:1])
 
     def act(self, observation: Any, first: Any = None) -> Any:
         """Like :meth:`predict`, for a batch that is known to be right, without leaving torch."""
@@ -212,37 +192,6 @@ class Policy:
             "class": type(self.actor).__name__,
             "state": dict(self.actor.state_dict()),
         }
-
-    def _check(self, observation: Any) -> tuple[Tensor, bool]:
-        shape = self.spaces.obs_shape
-        several = (Mapping, tuple) if self.spaces.obs_layout is not None else Mapping
-        if isinstance(observation, several):
-            observation = join_parts(observation, self.spaces)
-        try:
-            array = observation if isinstance(observation, Tensor) else np.asarray(observation)
-        except ValueError as error:
-            raise ValueError(f"observation is no rectangular array of numbers: {error}") from None
-        if isinstance(array, Tensor):
-            numeric = array.dtype != torch.bool and not array.is_complex()
-        else:
-            numeric = array.dtype.kind in "iuf"
-        if not numeric:
-            raise TypeError(f"observation must be numbers, got dtype {array.dtype}")
-        single = tuple(array.shape) == shape
-        if not single and tuple(array.shape[1:]) != shape:
-            raise ValueError(
-                f"observation has shape {tuple(array.shape)}, expected {shape} or (batch, "
-                f"{', '.join(map(str, shape))})"
-            )
-        dtype = getattr(torch, self.spaces.obs_dtype)
-        if dtype == torch.uint8 and array.dtype not in (torch.uint8, np.uint8):
-            raise TypeError(f"observation must be uint8 pixels, got dtype {array.dtype}")
-        if isinstance(array, np.ndarray):
-            array = np.array(array, dtype=self.spaces.obs_dtype)  # any stride, order or width
-        obs = torch.as_tensor(array).to(dtype=dtype)
-        if dtype.is_floating_point and not torch.isfinite(obs).all():
-            raise ValueError("observation must be finite, got NaN or infinity")
-        return (obs.unsqueeze(0) if single else obs), single
 
 
 def load(

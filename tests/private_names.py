@@ -105,7 +105,7 @@ PRIVATE = (
     Private(
         "tensordict.nn.TensorDictModule",
         ("_kwargs",),
-        ("losses.reading",),
+        ("losses.calling",),
         "whether its inputs go to the module by position",
         "always call networks with a TensorDict",
     ),

@@ -12,8 +12,8 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from composerl.data import RecordCollector
-from composerl.data.collect.live import Finished
+from composerl.data import RecordCollector, VectorCollector
+from composerl.data.collect.finished import Finished
 from composerl.envs import make_env
 from composerl.envs.spaces import open_gym
 from composerl.modules import dreamer_actor
@@ -89,16 +89,20 @@ def test_the_score_by_hand():
     assert other.metrics() == found
 
 
-def test_a_collector_tells_of_achievements():
+@pytest.mark.parametrize("kind", [RecordCollector, VectorCollector])
+def test_a_collector_tells_of_achievements(kind):
     env = make_env(NAME, 2, size=32, limit=6)
     torch.manual_seed(0)
-    collector = RecordCollector(env, dreamer_actor(env, "debug"), seed=0)
+    if kind is RecordCollector:
+        collector = RecordCollector(env, dreamer_actor(env, "debug"), seed=0)
+    else:
+        collector = VectorCollector(env, None, frames_per_batch=2, seed=0)
     for _ in range(16):
-        record = collector.next()
+        batch = collector.next()
     found = collector.metrics()
     assert found["collect/episodes"] == 4
     shares = {key: x for key, x in found.items() if key.startswith("achieved/")}
     assert len(shares) == 23
     assert all(0 <= x <= 1 for key, x in shares.items() if key != "achieved/score")
-    assert record["observation"].shape == (2, 1, 3, 32, 32)
+    assert batch["observation"].shape == (2, 1, 3, 32, 32)
     assert np.isfinite(shares["achieved/score"])

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,21 @@ def test_a_killed_process_no_longer_owns_its_directory(tmp_path):
         Owner(tmp_path)
     owner.release()
     Owner(tmp_path).release()
+
+
+@pytest.mark.parametrize("took", [False, True])
+def test_what_was_released_is_another_s(tmp_path, took):
+    """A run that was refused may be collected, and so released again, while the next one trains."""
+    first = Owner(tmp_path)
+    if took:
+        first.take()
+    first.release()
+    second = Owner(tmp_path)
+    second.take()
+    first.release()
+    with pytest.raises(ValueError, match="another process is training"):
+        Owner(tmp_path)
+    second.release()
 
 
 def test_who_is_granted_a_directory_has_it_and_nobody_else(tmp_path, monkeypatch):
@@ -89,6 +105,16 @@ def test_a_granted_directory_that_was_never_taken_is_given_back(tmp_path):
     token, _ = grant(tmp_path / "new")
     withdraw(tmp_path / "new", token)
     assert content(tmp_path / "new") == {}
+
+
+def test_no_picture_is_drawn_into_a_directory_that_was_taken_over(tmp_path):
+    run = Run(Config(out=tmp_path), name="toy")
+    steps = run.steps(6, by=3)
+    assert next(steps) == 3  # where an evaluation is due
+    grant(tmp_path)
+    with pytest.raises(RuntimeError, match="was taken over"):
+        run.image("grey", lambda: np.zeros((2, 2), np.uint8))
+    assert not (tmp_path / "images").exists()
 
 
 # ---- workers that are paused, replaced, and come back

@@ -132,6 +132,7 @@ def test_what_belongs_into_the_loop_says_so(tmp_path):
     run = Run(Config(out=tmp_path / "run"), name="toy")
     with pytest.raises(RuntimeError, match=r"loop of run\.steps"):
         run.image("picture", lambda: np.zeros((2, 2, 3), np.uint8))
+    assert not (tmp_path / "run").exists()
 
 
 def test_env_kwargs_reach_evaluation_and_policy(tmp_path):

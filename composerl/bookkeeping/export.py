@@ -5,10 +5,9 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,18 +19,13 @@ from composerl import __version__
 from composerl._files import replace_file
 from composerl.bookkeeping.acting import greedy
 from composerl.bookkeeping.evaluation import Player
+from composerl.bookkeeping.exported import Act, each, example_inputs, require_same
 from composerl.envs.arguments import env_name
 from composerl.envs.masks import MASK
-from composerl.envs.packing import is_image
-from composerl.modules.mlp import Normalize
 
-__all__ = ["FORMATS", "TOLERANCE", "export_policy"]
+__all__ = ["FORMATS", "export_policy"]
 
 FORMATS = ("onnx", "pt2")
-TOLERANCE = 1e-5
-_SAMPLES = 64
-#: Steps that a policy with memory is compared over.
-_STEPS = 200
 
 
 class _Greedy(nn.Module):
@@ -81,20 +75,20 @@ def export_policy(policy: Player, path: Path, format: str = "onnx") -> Path:
             f"ONNX needs {', '.join(missing)}, not installed: pip install 'composerl[export]'"
         )
     content, act = (_onnx if format == "onnx" else _pt2)(policy)
-    _compare(policy, act, format)
+    require_same(policy, act, format)
     replace_file(path, lambda file: file.write_bytes(content))
     return path
 
 
 def _program(policy: Player) -> torch.export.ExportedProgram:
-    example = tuple(_each(torch.from_numpy, given) for given in _inputs(policy, 2))
+    example = tuple(each(torch.from_numpy, given) for given in example_inputs(policy, 2))
     try:
         with torch.no_grad(), _quiet():
             rows = {0: torch.export.Dim("batch")}
             sizes: Any = (rows,) * len(example)
             if not policy.recurrent:
                 return torch.export.export(_Greedy(policy), example, dynamic_shapes=sizes)
-            seen = _each(lambda _: rows, example[0])
+            seen = each(lambda _: rows, example[0])
             sizes = (seen, rows, (rows,) * (len(example) - 2))
             return torch.export.export(_Remembering(policy), example, dynamic_shapes=sizes)
     except Exception as error:
@@ -115,14 +109,7 @@ def _names(policy: Player) -> tuple[list[str], list[str]]:
     return [*seen, "first", *parts], ["action", *(f"next_{part}" for part in parts)]
 
 
-def _each(change: Callable[[Any], Any], given: Any) -> Any:
-    """What is made of an array, or of each in a dictionary of them."""
-    if isinstance(given, dict):
-        return {name: change(array) for name, array in given.items()}
-    return change(given)
-
-
-def _pt2(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
+def _pt2(policy: Player) -> tuple[bytes, Act]:
     program = _program(policy)
     module = program.module()
     file = io.BytesIO()
@@ -130,13 +117,13 @@ def _pt2(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
 
     def act(*inputs: np.ndarray) -> list[np.ndarray]:
         with torch.no_grad():
-            outputs = module(*(_each(torch.from_numpy, given) for given in inputs))
+            outputs = module(*(each(torch.from_numpy, given) for given in inputs))
         return [x.numpy() for x in ((outputs,) if isinstance(outputs, Tensor) else outputs)]
 
     return file.getvalue(), act
 
 
-def _onnx(policy: Player) -> tuple[bytes, Callable[..., list[np.ndarray]]]:
+def _onnx(policy: Player) -> tuple[bytes, Act]:
     import onnxruntime
 
     inputs, outputs = _names(policy)
@@ -185,81 +172,6 @@ def _labelled(model: Any, policy: Player) -> Any:
     onnx.helper.set_model_props(model, texts)
     onnx.checker.check_model(model)
     return model
-
-
-def _compare(policy: Player, act: Callable[..., list[np.ndarray]], format: str) -> None:
-    """Refuse an export that acts otherwise, on batches of several sizes."""
-    if policy.recurrent:
-        return _compare_in_sequence(cast(Any, policy), act, format)
-    for size in (1, 3, _SAMPLES):
-        observation, *mask = _inputs(policy, size)
-        expected = policy.predict(observation, **({"mask": mask[0]} if mask else {}))
-        _require_equal(expected, act(observation, *mask)[0], format)
-
-
-def _compare_in_sequence(policy: Any, act: Callable[..., list[np.ndarray]], format: str) -> None:
-    """Step by step from the states of ``predict``, over ends of episodes: actions and states."""
-    held, rng = policy.state, np.random.default_rng(2)
-    try:
-        for size in (1, 3):
-            policy.reset()
-            state = [x.numpy() for x in policy.actor.initial(size).values()]
-            every = _observations(policy, size * _STEPS)
-            for t in range(_STEPS):
-                seen = _each(itemgetter(slice(size * t, size * (t + 1))), every)
-                first = (rng.random(size) < 0.05) | (t == 0)
-                got = act(seen, first, *(x.copy() for x in state))
-                expected = policy.predict(seen, first)
-                state = [x.cpu().numpy() for x in policy.state.values()]
-                for one, other in zip([expected, *state], got, strict=True):
-                    _require_equal(one, other, format)
-    finally:
-        policy.state = held
-
-
-def _require_equal(expected: np.ndarray, got: np.ndarray, format: str) -> None:
-    problem = ""
-    if expected.shape != got.shape:
-        problem = f"gives {got.shape}, predict {expected.shape}"
-    elif not np.allclose(expected, got, rtol=TOLERANCE, atol=TOLERANCE):
-        worst = float(np.abs(expected.astype(np.float64) - got).max())
-        problem = f"differs from predict by {worst:.2g}, more than {TOLERANCE:g}"
-    if problem:
-        raise RuntimeError(f"the {format} export {problem}; nothing was written")
-
-
-def _inputs(policy: Player, size: int) -> tuple[Any, ...]:
-    """Random observations, and masks of which each allows something, or flags and a state."""
-    seen = _observations(policy, size)
-    if policy.recurrent:
-        state = cast(Any, policy.actor).initial(size)
-        return seen, np.arange(size) == 0, *(x.cpu().numpy() for x in state.values())
-    if not policy.spaces.masked:
-        return (seen,)
-    mask = np.random.default_rng(1).random((size, policy.spaces.action_dim)) < 0.5
-    mask[np.arange(size), np.arange(size) % policy.spaces.action_dim] = True
-    return seen, mask
-
-
-def _observations(policy: Player, size: int) -> Any:
-    """Random observations where the policy is not saturated: of its own mean and spread."""
-    generator, spaces = np.random.default_rng(0), policy.spaces
-
-    def draw(shape: tuple[int, ...], pixels: bool) -> np.ndarray:
-        if pixels:
-            return generator.integers(256, size=(size, *shape), dtype=np.uint8)
-        return generator.standard_normal((size, *shape)).astype(np.float32)
-
-    if spaces.obs_layout is not None:
-        return {name: draw(shape, is_image(shape)) for name, shape in spaces.obs_layout}
-    if spaces.obs_dtype == "uint8":
-        return draw(spaces.obs_shape, True)
-    values = generator.standard_normal((size, *spaces.obs_shape))
-    for module in policy.actor.modules():
-        if isinstance(module, Normalize):
-            values = module.mean.cpu().numpy() + module.std.cpu().numpy() * values
-            break
-    return values.astype(np.float32)
 
 
 @contextmanager

@@ -47,7 +47,8 @@ class Owner:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._taken, self._new_lock = False, not (directory / _LOCK).exists()
+        self._taken, self._released = False, False
+        self._new_lock = not (directory / _LOCK).exists()
         self._lock = _acquire(directory)
         token, _, where = os.environ.get(_GRANT, "").partition(" ")
         self._granted = where == str(directory.resolve())
@@ -73,7 +74,10 @@ class Owner:
             )
 
     def release(self) -> None:
-        """Let others have it; what was taken over is not ours to release."""
+        """Let others have it, once; what was taken over is not ours to release."""
+        if self._released:  # the lock and what is written aside may be another's by now
+            return
+        self._released = True
         if not self._taken:
             if self._new_lock:
                 _forget_lock(self.directory)

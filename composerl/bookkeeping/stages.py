@@ -1,6 +1,7 @@
 """Environments as evaluation plays them: gymnasium's and TorchRL's behind one interface."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -89,7 +90,7 @@ class TorchRLStage:
             )
         self.env = env
 
-    @property
+    @cached_property  # films ask at every frame
     def spaces(self) -> Spaces:
         """Read from the specs."""
         return Spaces.of(self.env)
@@ -159,9 +160,9 @@ def open_stage(env: str | Callable[..., Any], kwargs: dict[str, Any], film: bool
         stage = GymStage(made)
     if not film or drawn:
         return stage
-    shape = stage.spaces.obs_shape
     if stage.spaces.obs_layout is not None:
         return stage
+    shape = stage.spaces.obs_shape
     if len(shape) != 3 or stage.spaces.obs_dtype != "uint8":
         raise ValueError(
             f"environment {env_name(env)!r} gives no frames: it neither renders to 'rgb_array' nor "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from composerl._schema import Kinds, number, short, typed
+from composerl._schema import Kinds, imported, number, short, typed
 from composerl.bookkeeping.checkpoint import load_checkpoint, load_newest
 from composerl.bookkeeping.console import say
 from composerl.config import check_run
@@ -13,7 +13,7 @@ from composerl.data import Dataset, load_dataset, replay_dataset
 from composerl.data.offline.behaviours import Noise
 from composerl.data.offline.generation import play_episodes
 from composerl.envs.spaces import Spaces
-from composerl.policy import Policy, imported
+from composerl.policy import Policy
 
 __all__ = ["played", "replayed"]
 
@@ -38,6 +38,7 @@ def played(
         raise ValueError("--noise is for continuous actions: use --epsilon for discrete ones")
     if policy.recurrent:
         raise ValueError(f"{source} has a policy with memory, which cannot be collected from yet")
+    policy.require_env()
     if policy.env is None:
         raise ValueError(f"{source} is of an environment of its own: give it by --env module:Id")
     policy.spaces.require_shapes_of(Spaces.of(policy.env, **policy.env_kwargs), policy.env)

@@ -5,7 +5,7 @@ uint8 in it, vectors are the bytes of their float32, so that nothing is lost and
 who reads observations takes them apart by the layout, which :class:`~composerl.envs.Spaces` holds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -57,22 +57,28 @@ def packed_space(leaves: Mapping[str, gym.Space]) -> PackedBox:
     return made
 
 
-def named_arrays(observation: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What a Dict or Tuple holds, by the joined names that a layout has."""
-    if isinstance(observation, Mapping):
-        parts = observation.items()
-    elif isinstance(observation, tuple):
-        parts = {f"_index_{i}": part for i, part in enumerate(observation)}.items()
-    else:
-        yield name, observation
+def named_arrays(
+    observation: Any, names: Collection[str], above: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """What a Dict or Tuple holds, by its joined ``names``.
+
+    A list or tuple is an array, as a Box's observation may come, unless there is a Tuple of that
+    name.
+    """
+    if isinstance(observation, (list, tuple)):
+        inside = f"{above}/_index_" if above else "_index_"
+        if any(name.startswith(inside) for name in names):
+            observation = {f"_index_{index}": part for index, part in enumerate(observation)}
+    if not isinstance(observation, Mapping):
+        yield above, observation
         return
-    for key, part in parts:
-        yield from named_arrays(part, f"{name}/{key}" if name else str(key))
+    for key, part in observation.items():
+        yield from named_arrays(part, names, f"{above}/{key}" if above else str(key))
 
 
 def pack(layout: Layout, observation: Any) -> np.ndarray:
     """A Dict or Tuple, or a batch of them, as bytes ``(..., bytes)``."""
-    found = dict(named_arrays(observation))
+    found = dict(named_arrays(observation, [name for name, _ in layout]))
     rows = []
     for name, shape in layout:
         part = np.asarray(found[name], np.uint8 if is_image(shape) else np.float32, order="C")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from composerl.envs.packing import is_image, pack
+from composerl.envs.packing import is_image, named_arrays, pack
 from composerl.envs.spaces import Spaces
 
 __all__ = ["join_parts"]
@@ -16,8 +16,6 @@ __all__ = ["join_parts"]
 
 def join_parts(observation: Mapping[str, Any] | tuple[Any, ...], spaces: Spaces) -> np.ndarray:
     """One observation or a batch of them, a dictionary (or tuple) of its parts, as one array."""
-    if isinstance(observation, tuple):
-        observation = {f"_index_{index}": part for index, part in enumerate(observation)}
     layout, names = spaces.obs_layout or spaces.joined_from, spaces.part_names
     if layout is None:
         parts = ", ".join(map(str, observation))
@@ -25,7 +23,7 @@ def join_parts(observation: Mapping[str, Any] | tuple[Any, ...], spaces: Spaces)
         raise ValueError(
             f"observation must be one array, {spaces.obs_shape}, got a dictionary of {parts}{why}"
         )
-    found = dict(_leaves(observation, names))
+    found = dict(named_arrays(observation, names))
     if set(found) != set(names):
         raise ValueError(
             f"observation must have the parts {', '.join(names)}, got {', '.join(found) or 'none'}"
@@ -48,22 +46,6 @@ def join_parts(observation: Mapping[str, Any] | tuple[Any, ...], spaces: Spaces)
         return pack(layout, arrays)
     (batch,) = batches
     return np.concatenate([arrays[n].reshape(*batch, math.prod(s)) for n, s in layout], -1)
-
-
-def _leaves(
-    parts: Mapping[str, Any], names: tuple[str, ...], above: str = ""
-) -> Iterator[tuple[str, Any]]:
-    for key, part in parts.items():
-        name = f"{above}/{key}" if above else str(key)
-        # A list is an array, unless the environment has a Tuple there.
-        if isinstance(part, (list, tuple)) and any(
-            known.startswith(f"{name}/_index_") for known in names
-        ):
-            part = {f"_index_{index}": value for index, value in enumerate(part)}
-        if isinstance(part, Mapping):
-            yield from _leaves(part, names, name)
-        else:
-            yield name, part
 
 
 def _numbers(part: Any, name: str, image: bool) -> np.ndarray:

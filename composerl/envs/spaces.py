@@ -7,12 +7,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from composerl._schema import short
-from composerl.envs.masks import MASK, has_mask
-from composerl.envs.opening import flat_space, open_gym
+from composerl.envs.looking import fields_of_gym, fields_of_torchrl
+from composerl.envs.opening import open_gym
 from composerl.envs.packing import Layout, is_image, slices
 
 __all__ = ["Spaces", "open_gym"]
@@ -196,74 +195,5 @@ class Spaces:
         if isinstance(env, Spaces):
             return env
         if torchrl:
-            return cls._of_torchrl(env)
-        space = flat_space(getattr(env, "single_observation_space", env.observation_space))
-        action = getattr(env, "single_action_space", env.action_space)
-        seen: dict[str, Any] = {"obs_shape": space.shape, "obs_dtype": _obs_dtype(space.dtype)}
-        seen |= _inside(space)
-        if isinstance(action, gym.spaces.Discrete):
-            if action.start != 0:
-                raise ValueError(
-                    f"discrete actions must start at 0, got {action}; wrap the environment with "
-                    "gymnasium's TransformAction"
-                )
-            masked = has_mask(getattr(env, "envs", [env])[0])
-            options: dict[str, Any] = {"num_actions": int(action.n), "masked": masked}
-            return cls(**seen, **options)
-        if not isinstance(action, gym.spaces.Box) or len(action.shape) != 1:
-            known = "Discrete and one-dimensional Box actions"
-            raise ValueError(f"only {known} are supported, got {action}")
-        return cls(**seen, low=_floats(action.low), high=_floats(action.high))
-
-    @classmethod
-    def _of_torchrl(cls, env: Any) -> Spaces:
-        # Not above: who generates data needs no torch.
-        from torchrl.data import Bounded, Categorical, OneHot, Unbounded
-        from torchrl.envs import GymWrapper, TransformedEnv
-
-        if "observation" not in env.observation_spec.keys():  # noqa: SIM118
-            names = ", ".join(map(str, env.observation_spec.keys(True, True)))
-            raise ValueError(
-                f"the environment has no 'observation', but {names}: join or rename them by a "
-                "transform, for example CatTensors(out_key='observation')"
-            )
-        spec, action = env.observation_spec["observation"], env.action_spec_unbatched
-        masked = MASK in env.observation_spec.keys()  # noqa: SIM118
-        shape = tuple(spec.shape[len(env.batch_size) :])
-        seen: dict[str, Any] = {"obs_shape": shape, "obs_dtype": _obs_dtype(str(spec.dtype))}
-        # Of an environment of ours, so that a dataset's parts can be put into its order.
-        while isinstance(env, TransformedEnv):
-            env = env.base_env
-        space = None
-        if isinstance(env, GymWrapper):
-            space = getattr(env, "single_observation_space", env.observation_space)
-        if getattr(space, "shape", None) == shape:
-            seen |= _inside(space)
-        number = int(getattr(action.space, "n", 0))
-        one_hot = isinstance(action, OneHot) and tuple(action.shape) == (number,)
-        if one_hot or (isinstance(action, Categorical) and tuple(action.shape) in ((), (1,))):
-            discrete: dict[str, Any] = {"num_actions": number, "masked": masked}
-            return cls(**seen, **discrete)
-        if not isinstance(action, (Bounded, Unbounded)) or len(action.shape) != 1:
-            known = "OneHot, Categorical and one-dimensional Bounded or Unbounded actions"
-            raise ValueError(f"only {known} are supported, got {action}")
-        return cls(**seen, low=_floats(action.space.low), high=_floats(action.space.high))
-
-
-def _inside(space: Any) -> dict[str, Any]:
-    """What is known of the arrays that an observation is made of."""
-    if parts := getattr(space, "parts", None):
-        return {"obs_parts": tuple(parts), "obs_part_shapes": tuple(parts.values())}
-    return {"obs_layout": getattr(space, "layout", None)}
-
-
-def _floats(values: Any) -> tuple[float, ...]:
-    """Bounds; TorchRL writes the largest float32 for infinity."""
-    found = np.array([float(value) for value in values])
-    endless = np.abs(found) >= np.finfo(np.float32).max
-    return tuple(np.where(endless, np.copysign(np.inf, found), found).tolist())
-
-
-def _obs_dtype(dtype: Any) -> str:
-    """Float observations of any width are handled as float32; pixels stay uint8."""
-    return "uint8" if dtype in (np.uint8, "torch.uint8") else "float32"
+            return cls(**fields_of_torchrl(env))
+        return cls(**fields_of_gym(env))

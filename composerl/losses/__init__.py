@@ -43,7 +43,8 @@ from composerl._lazy import lazy
 
 if TYPE_CHECKING:
     from composerl.losses.bc import BCLoss
-    from composerl.losses.common import DiscreteKeys, RowKeys, RowLoss, TransitionKeys
+    from composerl.losses.calling import call_network, distribution
+    from composerl.losses.common import RowLoss
     from composerl.losses.cql import CQLLoss
     from composerl.losses.discrete_cql import DiscreteCQLLoss
     from composerl.losses.distributions import action_log_prob, squashed_sample
@@ -78,11 +79,12 @@ if TYPE_CHECKING:
     from composerl.losses.gail import GAILLoss
     from composerl.losses.iql import IQLLoss
     from composerl.losses.iqn import IQNLoss
+    from composerl.losses.keys import DiscreteKeys, RowKeys, TransitionKeys
     from composerl.losses.ppo import ClipPPOLoss
     from composerl.losses.pure import critic_loss, iql_loss, td_target, xql_loss
     from composerl.losses.pure_quantiles import fqf_loss, iqn_loss
     from composerl.losses.pure_sac import cql_loss, sac_loss
-    from composerl.losses.reading import call_network, distribution, read
+    from composerl.losses.reading import read
     from composerl.losses.rewards import GAILReward, gail_reward
     from composerl.losses.sac import SACLoss
     from composerl.losses.td3_bc import TD3BCLoss

@@ -5,10 +5,11 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor
 from torchrl.modules import Actor
 
+from composerl.losses.calling import call_network, distribution
 from composerl.losses.common import RowLoss
 from composerl.losses.distributions import action_log_prob
 from composerl.losses.functional import distance
-from composerl.losses.reading import call_network, distribution, read
+from composerl.losses.reading import read
 
 __all__ = ["BCLoss"]
 

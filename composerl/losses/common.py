@@ -1,10 +1,9 @@
-"""What the losses share: coefficients, keys, value estimators, and the way from rows to losses."""
+"""RowLoss, which the losses are made of: coefficients, targets, and the way from rows to losses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,47 +15,16 @@ from torchrl.objectives.utils import dispatch_value_estimator
 from torchrl.objectives.value import GAE, TD0Estimator, ValueEstimatorBase, VTrace
 
 from composerl.losses.arguments import check_number, further_options
+from composerl.losses.calling import call_network, call_networks, frozen, inputs_of
 from composerl.losses.functional import DISTANCES
+from composerl.losses.keys import DiscreteKeys, RowKeys, TransitionKeys
 from composerl.losses.pure import critic_loss
-from composerl.losses.reading import (
-    blank,
-    call_network,
-    call_networks,
-    frozen,
-    inputs_of,
-    read,
-    step_key,
-)
+from composerl.losses.reading import blank, read, step_key
 from composerl.losses.reduction import Reducing
 
 __all__ = ["DiscreteKeys", "RowKeys", "RowLoss", "TransitionKeys"]
 
 REDUCTIONS = ("mean", "sum", "none")
-
-
-@dataclass
-class RowKeys:
-    """The keys of every loss."""
-
-    action: NestedKey = "action"
-    priority_weight: NestedKey = "priority_weight"
-
-
-@dataclass
-class TransitionKeys(RowKeys):
-    """The keys of a loss of transitions."""
-
-    priority: NestedKey = "td_error"
-    reward: NestedKey = "reward"
-    done: NestedKey = "done"
-    terminated: NestedKey = "terminated"
-
-
-@dataclass
-class DiscreteKeys(TransitionKeys):
-    """The keys of a loss that takes the best of discrete actions."""
-
-    action_mask: NestedKey = "action_mask"
 
 
 class RowLoss(Reducing):
@@ -77,56 +45,7 @@ class RowLoss(Reducing):
         loss_function: the distance in :meth:`critic_rows`.
         further: options that are in ``further`` of the class, as they were given.
 
-    A whole loss, advantage-weighted actor-critic (Nair et al. 2020)::
-
-        from dataclasses import dataclass
-
-        import torch
-        from tensordict import NestedKey
-
-        from composerl.losses import RowLoss, TransitionKeys, action_log_prob, distribution
-
-
-        class AWACLoss(RowLoss):
-            '''Imitate the data's actions, by how much better they are than the policy's own.'''
-
-            @dataclass
-            class _AcceptedKeys(TransitionKeys):  # action, reward, terminated, ... and this one
-                state_action_value: NestedKey = "state_action_value"
-
-            default_keys = _AcceptedKeys
-            out_keys = ["loss_actor", "loss_qvalue", "advantage"]
-
-            def __init__(self, actor, critic, *, beta=1.0, gamma=None, reduction=None):
-                super().__init__(reduction)
-                self.coefficient("beta", beta, "[0, inf)")  # a buffer
-                self.actor_network = actor
-                self.qvalue_network = critic
-                self.make_target("qvalue_network")  # target_qvalue_network
-                self.make_value_estimator(gamma=gamma)
-
-            def reads(self):
-                networks = [self.actor_network, self.qvalue_network]
-                return self.transition_keys(now=networks, later=networks)
-
-            def rows(self, batch, mask):
-                q = self.q(self.qvalue_network, batch)
-                dist = distribution(self.actor_network, batch)
-                with torch.no_grad():
-                    next_action = distribution(self.actor_network, batch, next_step=True).sample()
-                    next_q = self.q(self.target_qvalue_network, batch, next_action, next_step=True)
-                    target = self.td_target(batch, next_q)
-                    advantage = q - self.q(self.qvalue_network, batch, dist.sample())
-                    weight = (self.beta * advantage).exp()
-                    weight /= (weight if mask is None else weight[mask]).mean()
-                loss_actor = -weight * action_log_prob(dist, batch, self.tensor_keys.action)
-                critic = self.critic_rows(q.unsqueeze(0), target)  # loss_qvalue and the priority
-                return {"loss_actor": loss_actor, **critic, "advantage": advantage}
-
-            def q(self, network, batch, action=None, **options):
-                given = None if action is None else {self.tensor_keys.action: action}
-                key = self.tensor_keys.state_action_value
-                return self.value_of(network, batch, key, given=given, **options)
+    ``composerl new`` writes a whole one to start with, beside its recipe and its test.
     """
 
     _AcceptedKeys: type[RowKeys] = RowKeys

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torchrl.modules.distributions.utils import rsample_and_log_prob
 
 from composerl.losses.arguments import action_box, check_whole
+from composerl.losses.calling import distribution
 from composerl.losses.pure_sac import cql_loss
-from composerl.losses.reading import distribution, read
+from composerl.losses.reading import read
 from composerl.losses.sac import SACLoss
 
 __all__ = ["CQLLoss"]

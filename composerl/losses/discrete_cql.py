@@ -9,9 +9,10 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor
 
+from composerl.losses.calling import call_network
 from composerl.losses.common import DiscreteKeys, RowLoss
 from composerl.losses.functional import distance
-from composerl.losses.reading import action_index, allowed, call_network, read, step_key
+from composerl.losses.reading import action_index, allowed, read, step_key
 
 __all__ = ["DiscreteCQLLoss"]
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 from torchrl.modules import MaskedOneHotCategorical, OneHotCategorical, TanhNormal
 
-from composerl.losses.reading import action_index, as_pair, read
+from composerl.losses.calling import as_pair
+from composerl.losses.reading import action_index, read
 
 __all__ = [
     "action_log_prob",

@@ -10,9 +10,10 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor
 
 from composerl.losses.arguments import check_number
+from composerl.losses.calling import evaluate, inside
 from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.functional import gaussian_nll
-from composerl.losses.reading import evaluate, inside, read, step_key
+from composerl.losses.reading import read, step_key
 
 __all__ = ["DynamicsLoss"]
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from composerl.losses.arguments import independent_copies
+from composerl.losses.calling import call_network
 from composerl.losses.common import RowLoss, TransitionKeys
-from composerl.losses.reading import action_index, call_network, read
+from composerl.losses.reading import action_index, read
 
 __all__ = ["FQELoss"]
 

@@ -11,10 +11,10 @@ from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
 from torch import Tensor, nn
 
 from composerl.losses.arguments import Only, independent_copies
+from composerl.losses.calling import distribution
 from composerl.losses.common import RowLoss, TransitionKeys
 from composerl.losses.distributions import action_log_prob
 from composerl.losses.pure import iql_loss
-from composerl.losses.reading import distribution
 
 __all__ = ["IQLLoss"]
 

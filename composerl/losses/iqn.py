@@ -11,17 +11,11 @@ from torchrl.objectives import ValueEstimators
 from torchrl.objectives.value import TD0Estimator
 
 from composerl.losses.arguments import check_whole
+from composerl.losses.calling import evaluate, network_inputs
 from composerl.losses.common import DiscreteKeys, RowLoss
 from composerl.losses.pure import td_target
 from composerl.losses.pure_quantiles import iqn_loss
-from composerl.losses.reading import (
-    action_index,
-    allowed,
-    evaluate,
-    network_inputs,
-    read,
-    step_key,
-)
+from composerl.losses.reading import action_index, allowed, read, step_key
 
 __all__ = ["IQNLoss", "QuantileLoss", "pick"]
 

@@ -14,10 +14,11 @@ from torch.distributions import Distribution
 from torchrl.objectives import ValueEstimators
 
 from composerl.losses.arguments import Only, check_whole
+from composerl.losses.calling import distribution, inputs_of
 from composerl.losses.common import RowKeys, RowLoss
 from composerl.losses.distributions import action_log_prob, entropy_of, several, sum_of_parts
 from composerl.losses.functional import clipped_objective, distance
-from composerl.losses.reading import distribution, inputs_of, read, step_key
+from composerl.losses.reading import read, step_key
 
 __all__ = ["ClipPPOLoss"]
 

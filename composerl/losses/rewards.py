@@ -11,7 +11,8 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 
 from composerl.losses.arguments import check_number
-from composerl.losses.reading import call_network, read
+from composerl.losses.calling import call_network
+from composerl.losses.reading import read
 
 __all__ = ["GAILReward", "gail_reward"]
 

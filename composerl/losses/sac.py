@@ -21,18 +21,18 @@ from composerl.losses.arguments import (
     least_entropy,
     spec_of_action,
 )
-from composerl.losses.common import RowLoss, TransitionKeys
-from composerl.losses.distributions import is_squashed, squashed_sample
-from composerl.losses.functional import distance
-from composerl.losses.pure_sac import sac_loss
-from composerl.losses.reading import (
+from composerl.losses.calling import (
     call_network,
     call_networks,
     distribution,
     inside,
     network_inputs,
-    read,
 )
+from composerl.losses.common import RowLoss, TransitionKeys
+from composerl.losses.distributions import is_squashed, squashed_sample
+from composerl.losses.functional import distance
+from composerl.losses.pure_sac import sac_loss
+from composerl.losses.reading import read
 
 __all__ = ["SACLoss"]
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torchrl.data import TensorSpec
 
 from composerl.losses.arguments import Only, action_box, independent_copies
+from composerl.losses.calling import call_network
 from composerl.losses.common import RowLoss, TransitionKeys
-from composerl.losses.reading import call_network, read
+from composerl.losses.reading import read
 
 __all__ = ["TD3BCLoss"]
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from composerl.losses.arguments import action_box, check_whole
+from composerl.losses.calling import call_network
 from composerl.losses.iql import IQLLoss
 from composerl.losses.pure import xql_loss
-from composerl.losses.reading import call_network, read
+from composerl.losses.reading import read
 
 __all__ = ["XQLLoss"]
 

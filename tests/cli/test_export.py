@@ -111,7 +111,7 @@ def test_an_export_that_acts_otherwise_is_not_written(format, tmp_path, monkeypa
 
 
 def test_the_check_looks_where_the_policy_is_not_saturated():
-    from composerl.bookkeeping.export import _observations
+    from composerl.bookkeeping.exported import _observations
 
     policy, _ = make("gaussian")
     normalised = (_observations(policy, 200) - STATS[0].numpy()) / STATS[1].numpy()

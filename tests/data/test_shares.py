@@ -129,11 +129,20 @@ def test_batches_metrics_draws_and_states_are_those_of_one_process(make, workers
     assert caplog.text.count("has died; another plays its episodes again") == 1
 
 
+class Achieving(Diary):
+    """Tells at each step what has been achieved in the episode, as Crafter does."""
+
+    def step(self, action):
+        *said, info = super().step(action)
+        times = {"long": int(self.t > 5), "lettered": self.letter % 3}
+        return *said, info | {"achievements": times}
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize(
     ("kind", "policy"),
-    [(Diary, lambda env: Toy()), (Both, partial(dreamer_actor, size="debug"))],
-    ids=["toy", "images_and_vectors"],
+    [(Achieving, lambda env: Toy()), (Both, partial(dreamer_actor, size="debug"))],
+    ids=["achieving", "images_and_vectors"],
 )
 def test_records_and_the_memory_of_the_policy_are_those_of_one_process(kind, policy, workers):
     """Episodes of three to eight steps: those of two environments often end together."""
@@ -148,7 +157,9 @@ def test_records_and_the_memory_of_the_policy_are_those_of_one_process(kind, pol
         assert_same(mine, their)
     assert torch.equal(drawn, drawn_too)
     assert str(some.state_dict()) == str(one.state_dict())
+    assert some.metrics() == one.metrics()
     assert one.metrics()["collect/episodes"] > 50
+    assert ("achieved/long" in one.metrics()) == (kind is Achieving)
 
 
 def test_a_worker_that_dies_again_and_again_is_an_error(monkeypatch):

@@ -18,8 +18,9 @@ from torchrl.modules import (
 )
 
 from composerl.losses import BCLoss
+from composerl.losses.calling import call_network
 from composerl.losses.common import RowLoss
-from composerl.losses.reading import call_network, read
+from composerl.losses.reading import read
 
 
 class Toy(RowLoss):

@@ -1,21 +1,20 @@
-"""Losses from outside the package: the template of RowLoss, and TD3+BC, by public names alone."""
+"""Losses from outside the package: that of `composerl new`, and TD3+BC, by public names alone."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import sys
-import textwrap
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
 from losses.examples import BOX, continuous_batch, td3_bc
 from torchrl.objectives import SoftUpdate
 
+import composerl
 from composerl import Update
-from composerl.losses import RowLoss
 from composerl.modules import gaussian_actor, twin_q
 from composerl.testing import check_loss
 
@@ -32,10 +31,10 @@ def imported(name, text, directory, monkeypatch):
 
 @pytest.fixture
 def template(tmp_path, monkeypatch):
-    """The loss in the docstring of RowLoss."""
-    text = inspect.getdoc(RowLoss).split("(Nair et al. 2020)::\n")[1]
+    """The loss that `composerl new` writes."""
+    text = Path(composerl.__file__).with_name("cli").joinpath("new", "loss.py.txt").read_text()
     assert len(text.strip().splitlines()) <= 50
-    return imported("my_losses", textwrap.dedent(text), tmp_path, monkeypatch)
+    return imported("my_losses", text.replace("CLASS", "AWAC"), tmp_path, monkeypatch)
 
 
 def awac(module, **options):

@@ -11,8 +11,9 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from composerl.data.collect.finished import Finished
 from composerl.data.collect.inside import Asking, Inside, asks_at_steps, look_inside
-from composerl.data.collect.live import Finished, Live, Steps, for_gym
+from composerl.data.collect.live import Live, Steps, for_gym
 from composerl.envs.masks import MASK
 
 __all__ = ["LocalCollector"]
@@ -188,16 +189,16 @@ class LocalCollector(Collector):
             actions = for_gym(said["action"], space)
             over = []
             for i, env in enumerate(envs):
-                next_obs[i, t], gained, ended, cut, _ = live.step(env, i, actions[i])
+                next_obs[i, t], gained, ended, cut, info = live.step(env, i, actions[i])
                 reward[i, t, 0] = gained
                 if ended or cut:
                     steps.terminated[i, t, 0], steps.truncated[i, t, 0] = ended, cut
-                    over.append(i)
+                    over.append((i, info))
             live.obs[:] = self._inside.see(next_obs[:, t])
             if steps.next_masks is not None:
                 steps.next_masks[:, t] = live.masks
-            for i in over:
-                self._finished.add(live, i, t)
+            for i, info in over:
+                self._finished.add(live, i, t, info)
                 live.obs[i] = self._inside.see(live.start(envs[i], i, self._seed))
                 begun.append((i, t + 1))
         if begun and self.track_traj_ids:

@@ -150,12 +150,11 @@ class RecordCollector(VectorCollector):
                 reward[i, t], action[i, t] = gained, chosen[i]
                 terminal[i, t] = ended or info.get("life_loss", False)
                 if ended or cut:
-                    over.append(i)
-                    self._finished.judge(info)
+                    over.append((i, info))
             obs[:, t] = live.obs
             self._rest_unseen = not any(self._asking.elsewhere)  # so far as can be known here
-            for i in over:
-                self._finished.add(live, i, t)
+            for i, info in over:
+                self._finished.add(live, i, t, info)
                 self._begin(live, i)
         arrays = {"observation": obs, "action": action, "reward": reward, "first": first,
                   "terminal": terminal}  # fmt: skip

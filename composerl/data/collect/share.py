@@ -2,7 +2,7 @@
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType
 
-from composerl.data.collect.live import Finished, Live
+from composerl.data.collect.finished import Finished
+from composerl.data.collect.live import Live
 from composerl.data.collect.local import LocalCollector
 
-__all__ = ["Answer", "Ask", "Contract", "Share", "array_of", "map_tree", "numbers_of",
+__all__ = ["Answer", "Ask", "Contract", "Ended", "Share", "array_of", "map_tree", "numbers_of",
            "tensor_of", "tensors_of"]  # fmt: skip
 
 
@@ -33,6 +34,17 @@ class Ask(NamedTuple):
     """Whether no environment of another worker has shown its episode in a record yet."""
 
 
+class Ended(NamedTuple):
+    """An episode that ended in a batch."""
+
+    step: int
+    environment: int
+    gained: float
+    length: int
+    told: dict[str, Any]
+    """What its last step's info says of achievements."""
+
+
 class Answer(NamedTuple):
     """A batch, and what it changed."""
 
@@ -40,8 +52,7 @@ class Answer(NamedTuple):
     names: list[str | None]
     place: dict[str, Any]
     """Where the environments are now: that of ``Live`` (its new actions) and of the policy."""
-    ended: list[tuple[int, int, float, int]]
-    """Episodes that ended: step, environment, return, length."""
+    ended: list[Ended]
     failed: list[int]
     """Environments that were not where they should have been, and began a new episode."""
     generator: np.ndarray
@@ -70,11 +81,12 @@ class _Noting(Finished):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ended: list[tuple[int, int, float, int]] = []
+        self.ended: list[Ended] = []
 
-    def add(self, live: Live, i: int, t: int) -> None:
-        self.ended.append((t, live.first + i, live.returns[i], live.lengths[i]))
-        super().add(live, i, t)
+    def add(self, live: Live, i: int, t: int, info: Mapping[str, Any] | None = None) -> None:
+        told = {key: dict(info[key]) for key in ("achievements",) if info and key in info}
+        self.ended.append(Ended(t, live.first + i, live.returns[i], live.lengths[i], told))
+        super().add(live, i, t, info)
 
 
 class Contract(NamedTuple):

@@ -170,8 +170,9 @@ class VectorCollector(LocalCollector):
             warn_of_other(i)
             self._name_episode(live, i)
         ids = np.repeat(live.ids[:, None], self.frames_per_batch, 1)
-        for t, i, gained, length in answer.ended:
+        for t, i, gained, length, told in answer.ended:
             self._finished.note(gained, length)
+            self._finished.judge(told)
             self._name_episode(live, i)
             ids[i, t + 1 :] = live.ids[i]
         live.follow(answer.place["live"])
