@@ -174,6 +174,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["data", "make", "CartPole-v1", "--size", "10", "-o", "two.npz"], "exists already"),
         (["data", "make", "CartPole-v1", "--size", "10", "-o", "a.csv"], "'.csv'"),
         (["data", "convert", "two.npz", "-o", "b.hdf5"], "no observations"),
+        (["data", "make", "CartPole-v1", "-o", "x.npz", "--env-kwargs", "5"], "JSON object"),
         (["data", "make", "Nope-v1", "-o", "x.npz"], "environment 'Nope-v1' cannot be made"),
         (["data", "mak"], "there is no command 'mak': did you mean make?"),
         (["evalute", "RUN"], "there is no command 'evalute': did you mean evaluate?"),

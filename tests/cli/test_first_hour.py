@@ -15,6 +15,7 @@ import pytest
 
 import composerl
 from composerl.cli import starting
+from composerl.data import read_dataset
 from composerl.envs import Spaces, make_env
 from composerl.modules import gaussian_actor
 
@@ -171,6 +172,14 @@ def test_a_directory_with_one_run_stands_for_it(cli, run, tmp_path, monkeypatch)
     assert cli("data", "collect", place, "--episodes", 1, "-o", "x.npz").code == 0
     assert str(only) in cli("verify", place).out
     assert str(only) in cli("data", "collect", place, "--replay", "-o", "y.npz").err
+
+
+def test_a_run_that_never_updated_says_so(cli, tmp_path):
+    """It was shorter than what is played before learning starts, and its table looks like any."""
+    flags = ("--eval-episodes", 1, "--wandb", "disabled")
+    result = cli("run", "sac_pendulum", "--steps", 10, *flags, "--out", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert "note: nothing was learned: no update in 10 environment steps" in result.err
 
 
 def test_all_runs_of_a_directory_are_verified(cli, runs):
@@ -376,3 +385,13 @@ def test_an_observation_of_parts_is_predicted_from(cli, tmp_path):
     assert (
         told == 'error: --obs has neither "observation" nor all of goal, observation, it has goal\n'
     )
+
+
+def test_a_dataset_is_made_in_an_environment_with_arguments(cli, tmp_path):
+    """As ``run --env-kwargs`` generates it."""
+    words = ["data", "make", "Pendulum-v1", "--behaviour", "random", "--size", 200, "-o"]
+    assert cli(*words, tmp_path / "plain.npz").code == 0
+    assert cli(*words, tmp_path / "light.npz", "--env-kwargs", '{"g": 1}').code == 0
+    plain, light = (read_dataset(tmp_path / f"{name}.npz") for name in ("plain", "light"))
+    assert (plain.actions == light.actions).all()
+    assert (plain.observations[1:] != light.observations[1:]).any()
