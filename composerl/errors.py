@@ -6,9 +6,11 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +31,8 @@ def guard(action: Callable[[], Any]) -> None:
     Set ``COMPOSERL_TRACEBACK=1`` to see where it came from.
     """
     try:
-        action()
+        with _told_warnings():
+            action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
         sys.stderr.write(f"{printable(str(stop)) or 'stopped'}\n")
@@ -45,6 +48,23 @@ def guard(action: Callable[[], Any]) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"error: {printable(' '.join(_sentence(error).splitlines()))}\n")
         sys.exit(2)
+
+
+@contextmanager
+def _told_warnings() -> Iterator[None]:
+    """A context in which warnings of ours are a sentence, without a place in our source."""
+    plain, ours = warnings.formatwarning, str(Path(__file__).parent)
+
+    def told(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> str:
+        if issubclass(category, UserWarning) and filename.startswith(ours):
+            return f"warning: {printable(' '.join(str(message).split()))}\n"
+        return plain(message, category, filename, *rest, **options)
+
+    warnings.formatwarning = told
+    try:
+        yield
+    finally:
+        warnings.formatwarning = plain
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ import composerl
 from composerl.cli import starting
 from composerl.data import read_dataset
 from composerl.envs import Spaces, make_env
+from composerl.errors import guard
 from composerl.modules import gaussian_actor
 
 
@@ -395,3 +397,17 @@ def test_a_dataset_is_made_in_an_environment_with_arguments(cli, tmp_path):
     plain, light = (read_dataset(tmp_path / f"{name}.npz") for name in ("plain", "light"))
     assert (plain.actions == light.actions).all()
     assert (plain.observations[1:] != light.observations[1:]).any()
+
+
+def test_warnings_of_ours_are_sentences():
+    """Not a line of our source with its number; other people's stay as they are."""
+    told = []
+
+    def action():
+        for file in (composerl.__file__, "theirs.py"):
+            told.append(warnings.formatwarning(UserWarning("a\nb"), UserWarning, file, 3, "x"))
+
+    before = warnings.formatwarning
+    guard(action)
+    assert told == ["warning: a b\n", "theirs.py:3: UserWarning: a\nb\n  x\n"]
+    assert warnings.formatwarning is before
