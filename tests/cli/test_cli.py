@@ -77,7 +77,9 @@ def test_presets_and_sweeps_are_copied_with_a_recipe(cli, tmp_path, monkeypatch)
     import yaml
 
     monkeypatch.chdir(tmp_path)
-    assert cli("recipes", "copy", "iql_pendulum", "mine.py").out == "mine.py\n"
+    told = cli("recipes", "copy", "iql_pendulum", "mine.py")
+    assert told.out == "mine.py\n"
+    assert "its presets and sweep are in presets/mine and sweeps/mine.yaml" in told.err
     helped = cli("run", "mine.py", "--config", "hopper", "--help")
     assert (helped.code, "Hopper" in helped.out) == (0, True)
     sweep = yaml.safe_load((tmp_path / "sweeps" / "mine.yaml").read_text())
