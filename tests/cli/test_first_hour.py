@@ -13,6 +13,8 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import torch
+from torchrl.envs import GymEnv
 
 import composerl
 from composerl.cli import starting
@@ -330,6 +332,18 @@ def test_an_environment_of_other_shapes_is_refused_with_both(cli, run, tmp_path)
                   ["data", "collect", run, "-o", tmp_path / "x.npz"]):  # fmt: skip
         result = cli(*words, *flags)
         assert (result.code, result.err) == (2, f"{told} actions\n")
+
+
+def test_a_loaded_actor_acts_in_a_stock_environment(cartpole):
+    """Which must take integers: GymEnv's own default takes any of them for action 0."""
+    policy = composerl.load(cartpole)
+    env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    env.set_seed(0)
+    with torch.no_grad():
+        played = env.rollout(50, policy.actor)
+    assert played["action"].tolist() == policy.predict(played["observation"]).tolist()
+    pushed = played["next", "observation"][:, 1] > played["observation"][:, 1]
+    assert pushed.tolist() == played["action"].bool().tolist()
 
 
 def test_policies_are_ranked_among_those_of_their_environment(cli, runs, cartpole):
