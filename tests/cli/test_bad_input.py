@@ -177,6 +177,7 @@ def test_no_such_key_names_those_there_are(cli, tmp_path, run, monkeypatch, comm
         (["data", "make", "CartPole-v1", "-o", "x.npz", "--env-kwargs", "5"], "JSON object"),
         (["data", "make", "Nope-v1", "-o", "x.npz"], "environment 'Nope-v1' cannot be made"),
         (["data", "mak"], "there is no command 'mak': did you mean make?"),
+        (["train", "iql_pendulum"], "there is no command 'train': did you mean run?"),
         (["evalute", "RUN"], "there is no command 'evalute': did you mean evaluate?"),
         (["evaluate"], "give one run directory or more"),
         (["predict", "RUNS"], "holds 2 runs, name one of them: RUN, "),
