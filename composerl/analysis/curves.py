@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from composerl.analysis.figure import new_figure
 from composerl.analysis.groups import Group
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
@@ -134,11 +135,9 @@ def draw(
     An aggregate is a line with a band, single runs are thin behind it.
     """
     require_matplotlib()
-    from composerl.analysis.figure import Picture
-
     columns = min(max(len(panels), 1), COLUMNS)
     rows = max(math.ceil(len(panels) / columns), 1)
-    figure = Picture(figsize=(size[0] * columns, size[1] * rows), dpi=150, layout="constrained")
+    figure = new_figure(figsize=(size[0] * columns, size[1] * rows), dpi=150, layout="constrained")
     places = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in places[len(panels) :]:
         axes.remove()
