@@ -7,9 +7,11 @@ import re
 import shutil
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -45,7 +47,8 @@ def guard(action: Callable[[], Any]) -> None:
     _open_streams()
     try:
         _require_ground()
-        action()
+        with _told_warnings():
+            action()
         sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
     except KeyboardInterrupt as stop:
         sys.stderr.write(f"{printable(str(stop)) or 'stopped'}\n")
@@ -85,6 +88,23 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  it stays open
     if isinstance(sys.stdout, io.TextIOWrapper):  # ± is no character of every terminal
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _told_warnings() -> Iterator[None]:
+    """A context in which warnings of ours are a sentence, without a place in our source."""
+    plain, ours = warnings.formatwarning, str(Path(__file__).parent)
+
+    def told(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> str:
+        if issubclass(category, UserWarning) and filename.startswith(ours):
+            return f"warning: {printable(' '.join(str(message).split()))}\n"
+        return plain(message, category, filename, *rest, **options)
+
+    warnings.formatwarning = told
+    try:
+        yield
+    finally:
+        warnings.formatwarning = plain
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from composerl.bookkeeping import checkpoint, compiling, machine, rundir
 from composerl.bookkeeping.console import run_progress, say, show_log
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Score
 from composerl.bookkeeping.held import HeldDirectory
+from composerl.bookkeeping.images import require_mp4
 from composerl.bookkeeping.progress import Progress
 from composerl.bookkeeping.rows import Diverged
 from composerl.bookkeeping.signals import Left, interrupts, must_leave
@@ -65,6 +66,8 @@ class Run:
         self._wandb_mode = wandb_mode(config.wandb)
         if config.tensorboard:
             require_tensorboard()
+        if config.video != "off" and config.video_format == "mp4":
+            require_mp4()
         machine.prepare(config.seed, config.device, config.threads)
         self._progress = Progress(self.directory, self.name)
         self._evaluator = Evaluator(config.env, config.env_kwargs)
@@ -215,6 +218,9 @@ class Run:
             if self.step < self.total and self.score.stopped is None:
                 self.score.stopped = "stopped by the recipe"
             self._end_step(save=True)
+        counting = any(hasattr(thing, "updates") for thing in self._progress.tracked.values())
+        if counting and not self._progress.updates():
+            say(f"note: nothing was learned: no update in {self.step} {self.config.step_unit}")
         policy = self._policy()
         if self.config.video == "on":
             held.film(policy, self.step, EVALUATION_SEED)

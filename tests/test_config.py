@@ -266,7 +266,7 @@ def test_what_may_change_on_resume():
         "steps", "device", "threads", "log_every", "eval_every", "eval_episodes", "save_every",
         "keep_checkpoints", "stop_at", "patience", "wandb", "wandb_project", "wandb_artifacts",
         "wandb_entity", "wandb_group", "wandb_name", "wandb_system", "wandb_tags", "tensorboard",
-        "video",
+        "video", "video_format",
     }  # fmt: skip
 
 

@@ -113,12 +113,14 @@ def test_a_film_as_mp4_has_all_frames_and_even_sides(tmp_path):
     assert [int(frame[16, 50, 0]) // 128 for frame in shown] == [0, 0, 0, 1, 1, 1, 1]
 
 
-def test_every_evaluation_can_be_filmed(tmp_path):
+@pytest.mark.parametrize(("kind", "begin"), [("gif", b"GIF89a"), ("mp4", b"\0\0\0\x20ftyp")])
+def test_every_evaluation_can_be_filmed(tmp_path, kind, begin):
     """And what is filmed changes no number."""
     pytest.importorskip("pygame")
+    pytest.importorskip("imageio_ffmpeg")
     for video in ("every", "off"):
         config = Config(out=tmp_path / video, steps=4, eval_every=2, eval_episodes=1,
-                        video=video, wandb="disabled")  # fmt: skip
+                        video=video, video_format=kind, wandb="disabled")  # fmt: skip
         run, policy = Run(config), actor()
         run.evaluate(policy)
         for _ in run.steps(4):
@@ -126,7 +128,17 @@ def test_every_evaluation_can_be_filmed(tmp_path):
             run.evaluate(policy)
         run.finish(policy)
     films = sorted(path.name for path in (tmp_path / "every" / "images").iterdir())
-    assert films == [f"episode-{step:08d}.gif" for step in (0, 2, 4)]
+    assert films == [f"episode-{step:08d}.{kind}" for step in (0, 2, 4)]
+    assert all(
+        (tmp_path / "every" / "images" / name).read_bytes().startswith(begin) for name in films
+    )
     rows = [read_metrics(tmp_path / video / "metrics.jsonl") for video in ("every", "off")]
     every, off = ([{k: v for k, v in row.items() if "time/" not in k} for row in r] for r in rows)
     assert every == off
+
+
+def test_mp4_that_cannot_be_written_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("composerl.bookkeeping.images.find_spec", lambda name: None)
+    config = Config(out=tmp_path / "run", steps=4, video="on", video_format="mp4", wandb="disabled")
+    with pytest.raises(ValueError, match=r"MP4 needs imageio-ffmpeg, .*composerl\[video\]"):
+        Run(config)

@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from composerl.analysis.figure import new_figure
 from composerl.analysis.groups import Group
 from composerl.analysis.runs import PastRun
 from composerl.analysis.stats import bootstrap_interval, iqm
@@ -17,7 +19,9 @@ __all__ = [
     "AXES",
     "COLOURS",
     "LABELS",
+    "PICTURES",
     "Curve",
+    "check_picture",
     "curve_of",
     "draw",
     "legend_of",
@@ -31,6 +35,8 @@ COLUMNS = 3
 LARGEST = 1e300  # the span of an axis has to be a number, too
 #: What curves can be drawn over, and what is counted there.
 AXES = {"steps": "steps", "updates": "updates", "time": "seconds"}
+#: What a picture's name may end in.
+PICTURES = (".png", ".svg", ".pdf")
 LABELS = {"eval/return": "return of evaluation", "eval/length": "length of evaluated episodes"}
 
 
@@ -97,6 +103,15 @@ def require_matplotlib() -> None:
         raise ValueError("plots need matplotlib, not installed: pip install 'composerl[plot]'")
 
 
+def check_picture(path: str | Path | None) -> None:
+    """Refuse a name that is no picture's, before any work: it may be one more run."""
+    if path is not None and Path(path).suffix.lower() not in PICTURES:
+        raise ValueError(
+            f"path is the picture to write and must end in {' or '.join(PICTURES)}, got {path}; "
+            "several runs are one list"
+        )
+
+
 def panels_of(groups: Sequence[Group], key: str, x: str = "steps") -> dict[str, list[Curve]]:
     """The curves of groups by environment: returns of different ones share no axis."""
     panels: dict[str, list[Curve]] = {}
@@ -125,11 +140,9 @@ def draw(
     An aggregate is a line with a band, single runs are thin behind it.
     """
     require_matplotlib()
-    from matplotlib.figure import Figure
-
     columns = min(max(len(panels), 1), COLUMNS)
     rows = max(math.ceil(len(panels) / columns), 1)
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), dpi=150, layout="constrained")
+    figure = new_figure(figsize=(size[0] * columns, size[1] * rows), dpi=150, layout="constrained")
     places = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in places[len(panels) :]:
         axes.remove()

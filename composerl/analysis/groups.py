@@ -83,7 +83,10 @@ def _names_by_settings(runs: Sequence[PastRun]) -> list[str]:
     names = []
     for run, values in zip(runs, settings, strict=True):
         others = alike[run.recipe, str(run.env)]
-        parts = [f"{key} {_word(values.get(key))}" for key in _differing(others)]
+        parts = [
+            f"{key} {_brief(values.get(key), [other.get(key) for other in others])}"
+            for key in _differing(others)
+        ]
         names.append(", ".join([run.recipe, *parts]))
     return names
 
@@ -98,6 +101,15 @@ def _word(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_word, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _brief(value: Any, others: Sequence[Any]) -> str:
+    """Its word, of a number of a search four digits, if these tell it from the others'."""
+    if not isinstance(value, float) or len(_word(value)) <= len(short := f"{value:.4g}"):
+        return _word(value)
+    alike = {_word(other) for other in others if isinstance(other, float)
+             and f"{other:.4g}" == short}  # fmt: skip
+    return short if len(alike) == 1 else _word(value)
 
 
 def _group(name: str, env: str, runs: list[PastRun], by: str) -> Group:

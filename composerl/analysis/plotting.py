@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from composerl._files import replace_file
-from composerl.analysis.curves import draw, panels_of
+from composerl.analysis.curves import check_picture, draw, panels_of
 from composerl.analysis.groups import group_runs
 from composerl.analysis.runs import find_runs
 from composerl.bookkeeping.console import say
@@ -36,6 +36,7 @@ def plot(
 
     Returns: a matplotlib figure, which a notebook shows.
     """
+    check_picture(path)
     groups = group_runs(find_runs([runs] if isinstance(runs, (str, Path)) else runs), group_by)
     figure = draw(panels_of(groups, key, x), key=key, x=x)
     for note in (note for group in groups for note in group.notes):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from composerl._files import replace_file
-from composerl.analysis.curves import draw, panels_of
+from composerl.analysis.curves import check_picture, draw, panels_of
 from composerl.analysis.groups import group_runs
 from composerl.analysis.runs import read_run
 from composerl.bookkeeping.metrics import read_metrics
@@ -33,6 +33,7 @@ class Trained(Policy):
 
     def plot(self, path: str | Path | None = None, key: str = "eval/return") -> Any:
         """A matplotlib figure of a metric over the steps, also written to ``path`` if given."""
+        check_picture(path)
         run = read_run(self.directory)
         figure = draw(panels_of(group_runs([run]), key), key=key, x="steps")
         if path is not None:

@@ -36,6 +36,7 @@ class Player(Protocol):
     actor: nn.Module
     env: Any
     env_kwargs: dict[str, Any]
+    trained_in: str | None
     spaces: Spaces
     recurrent: bool
 

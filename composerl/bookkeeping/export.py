@@ -159,9 +159,11 @@ def _labelled(model: Any, policy: Player) -> Any:
     if spaces.num_actions is not None:
         actions = {"num_actions": spaces.num_actions}
     parts = None if spaces.obs_layout is None else dict(spaces.obs_layout)
+    # A run's own environment is not imported, but known by its name.
+    env = policy.trained_in if policy.env is None else env_name(policy.env)
     about = {
         "composerl_version": __version__,
-        "environment": env_name(policy.env) if policy.env is not None else None,
+        "environment": env,
         "environment_arguments": policy.env_kwargs or None,
         "observation_shape": spaces.obs_shape if parts is None else parts,
         "observation_dtype": spaces.obs_dtype if parts is None else None,

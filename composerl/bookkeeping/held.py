@@ -139,11 +139,12 @@ class HeldDirectory:
         return path
 
     def film(self, policy: Player, step: int, seed: int) -> None:
-        """Write an episode of the policy as a GIF."""
+        """Write an episode of the policy, as --video-format says."""
         self._owner.check()
-        path = rundir.image_path(self.directory, "episode", step, ".gif")
+        kind = self._config.video_format
+        path = rundir.image_path(self.directory, "episode", step, f".{kind}")
         film_episode(policy, path, seed)
-        self.tracker.show(step, "videos/episode", "Video", str(path), format="gif")
+        self.tracker.show(step, "videos/episode", "Video", str(path), format=kind)
 
     def save_best(self, progress: Progress) -> None:
         """Write the best policy so far."""

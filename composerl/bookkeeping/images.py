@@ -16,7 +16,7 @@ from composerl._files import replace_file
 from composerl.bookkeeping.evaluation import Evaluation, Evaluator, Player, State
 from composerl.bookkeeping.stages import picture
 
-__all__ = ["film_episode", "film_frames", "write_gif", "write_mp4", "write_png"]
+__all__ = ["film_episode", "film_frames", "require_mp4", "write_gif", "write_mp4", "write_png"]
 
 MAX_FRAMES = 500
 SIDES = (160, 320)  # pixels: smaller frames are enlarged, larger ones reduced
@@ -28,8 +28,8 @@ def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise ValueError(f"a video is a GIF or MP4, expected a name that ends so, got {path}")
     mp4 = path.suffix.lower() == ".mp4"
-    if mp4 and find_spec("imageio_ffmpeg") is None:
-        raise ValueError("MP4 needs imageio-ffmpeg, not installed: pip install 'composerl[video]'")
+    if mp4:
+        require_mp4()
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: there is no such directory")
     with _no_screen():
@@ -40,6 +40,12 @@ def film_episode(policy: Player, path: Path, seed: int = 0) -> Path:
                 f"{policy.env} cannot be drawn: {error}; pip install 'composerl[video]'"
             ) from error
     return write_mp4(path, frames, fps) if mp4 else write_gif(path, frames[:MAX_FRAMES], fps)
+
+
+def require_mp4() -> None:
+    """Say early that what writes MP4 is missing."""
+    if find_spec("imageio_ffmpeg") is None:
+        raise ValueError("MP4 needs imageio-ffmpeg, not installed: pip install 'composerl[video]'")
 
 
 def film_frames(policy: Player, seed: int = 0) -> tuple[np.ndarray, float]:

@@ -33,7 +33,7 @@ PLACES = ("config.yaml", "metadata.json", "metrics.jsonl", "summary.json", "poli
 METADATA = {"recipe": str, "command": list, "python": str, "platform": str, "versions": dict,
             "git_commit": str, "run_id": str, "total": int, "changed_at": int}  # fmt: skip
 #: Settings, besides those of W&B, that a run's numbers do not show.
-_TRACELESS = ("save_every", "keep_checkpoints", "tensorboard", "video")
+_TRACELESS = ("save_every", "keep_checkpoints", "tensorboard", "video", "video_format")
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "safetensors", "wandb", "tyro")
 
 

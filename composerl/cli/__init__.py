@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -139,9 +140,15 @@ def _later(command: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     for name, kind in hints.items():
         if tyro.conf.Positional in getattr(kind, "__metadata__", ()):
             hints[name] = Annotated[kind, tyro.conf.arg(metavar=name.upper())]
-    parsed.__annotations__, parsed.__doc__ = hints, command.__doc__
+    parsed.__annotations__, parsed.__doc__ = hints, _flowing(command)
     vars(parsed)["__signature__"] = inspect.signature(command)
     return parsed
+
+
+def _flowing(command: Callable[..., Any]) -> str:
+    """What is said of a command, of each argument in one line: a terminal breaks it elsewhere."""
+    about, args, words = (inspect.getdoc(command) or "").partition("\nArgs:\n")
+    return about + args + re.sub(r"\n {5,}", " ", words)
 
 
 def _help() -> str:

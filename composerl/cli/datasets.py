@@ -64,6 +64,7 @@ def make(
     behaviour: Literal["random", "scripted", "noisy", "mixed"] = "mixed",
     size: int = 40_000,
     seed: int = 0,
+    env_kwargs: Annotated[str, arg(metavar="JSON")] = "{}",
 ) -> None:
     """Let a behaviour act in an environment and write what happened.
 
@@ -73,12 +74,15 @@ def make(
         behaviour: Who acts; all but random need a controller, which Pendulum and CartPole have.
         size: Transitions.
         seed: Same arguments, same bytes.
+        env_kwargs: Keyword arguments of the environment, a JSON object.
     """
+    from composerl.config.rules import json_object
     from composerl.data import generate
     from composerl.data.offline.writers import check_target
 
+    kwargs = json_object("--env-kwargs", env_kwargs)
     check_target(out)
-    _write(generate(env, behaviour, size, seed), out)
+    _write(generate(env, behaviour, size, seed, env_kwargs=kwargs), out)
 
 
 def collect(

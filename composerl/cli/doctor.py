@@ -24,6 +24,7 @@ EXTRAS = {
     "mujoco": ("mujoco", "HalfCheetah, Hopper, ..."),
     "atari": ("ale_py", "ALE/..."),
     "minatar": ("minatar", "MinAtar/..."),
+    "crafter": ("crafter", "Crafter"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "ray": ("ray", "--workers, --on ray"),
     "docs": ("pdoc", "the API reference"),

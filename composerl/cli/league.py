@@ -116,6 +116,11 @@ def _read(file: Path) -> tuple[list[int], list[tuple[str, str, list[str]]], Scal
                 own = ["--config", str(beside) if beside.suffix else what]
                 own += _modules(beside, common)
             else:
+                if not isinstance(what, Mapping):  # settings, without a name for them
+                    raise ValueError(
+                        f"{file}: {recipe}: {preset} must be settings or a file, got {what!r}; "
+                        f"settings need a name: '{recipe}: {{mine: {{{preset}: {what}}}}}'"
+                    )
                 own = list(_flags(what, f"{file}: {recipe}: {preset}"))
             entries.append((name, preset, own + common))
     return seeds, entries, _scale(values.get("scale") or {}, f"{file}: scale")

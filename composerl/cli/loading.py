@@ -18,10 +18,11 @@ from composerl.config import check_run, config_from_yaml
 if TYPE_CHECKING:
     from composerl.policy import Policy
 
-__all__ = ["Env", "Recipe", "Which", "interval", "load_policy", "print_json"]
+__all__ = ["Env", "Module", "Recipe", "Which", "interval", "load_policy", "print_json"]
 
 Which = Literal["final", "best"]
 Env = Annotated[str | None, arg(help="To play in another environment, or one of yours: module:Id.")]
+Module = Annotated[str | None, arg(help="Its environment, module:Id, where --recipe needs it.")]
 Recipe = Annotated[Path | None, arg(help="Its actor(cfg) makes a policy of modules of your own.")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from composerl._files import parse_json
-from composerl.cli.loading import Env, Recipe, Which, load_policy, print_json
+from composerl.cli.loading import Module, Recipe, Which, load_policy, print_json
 
 if TYPE_CHECKING:
     from composerl.policy import Policy
@@ -23,7 +23,7 @@ def predict(
     obs: str | None = None,
     npz: Path | None = None,
     which: Which = "final",
-    env: Env = None,
+    env: Module = None,
     recipe: Recipe = None,
 ) -> None:
     """The policy's deterministic actions, as JSON lines.
@@ -67,7 +67,7 @@ def export(
     out: Annotated[Path, arg(aliases=["-o"])],
     format: Literal["onnx", "pt2"] | None = None,
     which: Which = "final",
-    env: Env = None,
+    env: Module = None,
     recipe: Recipe = None,
 ) -> None:
     """Write a policy as one self-contained file, normalisation included.

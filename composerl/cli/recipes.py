@@ -40,7 +40,14 @@ def recipes(
     if action == "copy":
         if name is None:
             raise ValueError("recipes copy needs a name: composerl recipes copy NAME FILE")
-        print(copy_recipe(name, file or f"{name}.py"))
+        from composerl.bookkeeping.console import say
+
+        copied = copy_recipe(name, file or f"{name}.py")
+        print(copied)
+        sweep = copied.parent / "sweeps" / f"{copied.stem}.yaml"
+        beside = [*dict.fromkeys(path.parent for path in preset_files(copied).values()), sweep]
+        if there := [str(path) for path in beside if path.exists()]:
+            say(f"its presets and sweep are in {' and '.join(there)}")
         return
     if name is not None:
         raise ValueError(f"recipes list takes no more words, got {name!r}")

@@ -41,9 +41,10 @@ def plot(
         x: Horizontal axis: steps (updates offline, environment steps online), updates, or seconds.
         key: Metric to show, as metrics.jsonl calls it.
     """
+    from composerl.analysis.curves import PICTURES
     from composerl.analysis.plotting import plot
 
-    _check(runs, out, (".png", ".svg", ".pdf"))
+    _check(runs, out, PICTURES)
     plot(runs, out, x=x, key=key, group_by=group_by)
     print(out)
 

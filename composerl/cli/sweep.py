@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from composerl.catalog import find_recipe, load_recipe
-from composerl.config import RunConfig, parse
+from composerl.config import RunConfig, parse, suggest
 
 __all__ = ["sweep"]
 
@@ -106,6 +107,12 @@ def _space(config: type[RunConfig], flags: Sequence[str]) -> tuple[list[str], di
             space[flag] = words
         else:
             fixed += [flag, *words]
+    known = {field.name for field in fields(config)}
+    for flag, words in values.items():
+        name = flag[2:].replace("-", "_")
+        if words and name not in known:  # before a range of it is missed
+            near = suggest(name, known, flags=True)
+            raise ValueError(f"unknown flag {flag}: {near} (sweep NAME --help lists all)")
     if not space:
         raise ValueError(
             "a sweep needs a flag with several values or a range, such as --lr 1e-4 1e-3 "

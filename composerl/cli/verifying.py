@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from tyro.conf import Positional, arg
 from composerl.catalog import load_recipe, recipes
 from composerl.catalog import train as train_recipe
 from composerl.cli.loading import load_policy, print_json
-from composerl.config import check_run
+from composerl.config import check_run, runs_at
 
 if TYPE_CHECKING:
     from composerl.analysis.replaying import Train
@@ -40,7 +41,7 @@ def verify(
     code is 0 if all are verified, 1 if one differs, else 3. Files of W&B are not looked at.
 
     Args:
-        runs: Run directories.
+        runs: Run directories, or directories with runs in them.
         replay: Also train again from the start, and compare metrics and policy bit for bit.
         replay_from: Instead train again only from a kept checkpoint to the next one, which is
             compared bit for bit: the checkpoint's step, or last for the last two.
@@ -54,7 +55,7 @@ def verify(
     since = None if replay_from is None else _step(replay_from)
     if replay and since is not None:
         raise ValueError("--replay is from the start: it cannot be given with --replay-from")
-    runs = _require_runs(*runs)
+    runs = _require_directories([run for place in runs for run in runs_at(place)])
     own = recipe if recipe is not None and hasattr(load_recipe(recipe), "actor") else None
     train = _trainer(recipe, env) if replay or since is not None else None
 
@@ -104,7 +105,7 @@ def bisect(
     from composerl.analysis.runs import read_run
     from composerl.bookkeeping.console import print_table
 
-    a, b = _require_runs(a, b)
+    a, b = _require_directories([check_run(a), check_run(b)])
     runs = read_run(a), read_run(b)
     settings = settings_apart(*runs)
     found = list(bisect_runs(*runs, _trainer(recipe, env) if replay else None, env))
@@ -119,11 +120,10 @@ def bisect(
         sys.exit(1)
 
 
-def _require_runs(*places: Path) -> tuple[Path, ...]:
-    runs = tuple(map(check_run, places))
+def _require_directories(runs: Sequence[Path]) -> tuple[Path, ...]:
     if files := [run for run in runs if not run.is_dir()]:
         raise NotADirectoryError(f"{files[0]} is a file, expected a run directory")
-    return runs
+    return tuple(runs)
 
 
 def _step(text: str) -> int | str:

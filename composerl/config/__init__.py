@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         WorldModelConfig,
     )
     from composerl.config.offline import DatasetConfig, OfflineConfig
-    from composerl.config.place import check_place, check_run, require_recipe
+    from composerl.config.place import check_place, check_run, require_recipe, runs_at
     from composerl.config.rules import (
         Count,
         Finite,

@@ -84,6 +84,7 @@ _SYNONYMS = {
     "learning_rate": "lr", "discount": "gamma", "total_timesteps": "steps", "num_steps": "steps",
     "iterations": "steps", "environment": "env", "env_id": "env", "hidden_sizes": "hidden",
     "polyak": "tau", "random_seed": "seed", "output": "out", "data": "dataset",
+    "train": "run", "eval": "evaluate",
 }  # fmt: skip
 
 

@@ -174,7 +174,9 @@ def _groups(config_class: type[RunConfig], default: RunConfig | None) -> Any:
         (kind, plain), start, metavar = declared[name][0], starts[name], None
         if dict in (plain, typing.get_origin(plain)):
             plain, start, metavar = str, json.dumps(start), "JSON"
-        about = tyro.conf.arg(help=texts.get(name), metavar=metavar)
+        # As one line: where the source breaks it is no place to break a terminal's.
+        text = " ".join(texts[name].split()) if name in texts else None
+        about = tyro.conf.arg(help=text, metavar=metavar)
         # What is said of the field itself may be for tyro; rules further inside are noise to it.
         for mark in (*getattr(kind, "__metadata__", ()), about):
             plain = Annotated[plain, mark]

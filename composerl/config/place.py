@@ -5,7 +5,7 @@ from pathlib import Path
 
 from composerl._files import below
 
-__all__ = ["MARKS", "check_place", "check_run", "require_recipe"]
+__all__ = ["MARKS", "check_place", "check_run", "require_recipe", "runs_at"]
 
 SHOWN = 8
 
@@ -43,16 +43,22 @@ def require_recipe(was: str, name: str, directory: Path) -> None:
 
 def check_run(run: Path) -> Path:
     """The run at a place, or the only one in a directory; refuses what is none, or several."""
+    places = runs_at(run)
+    if len(places) > 1:
+        some = ", ".join(map(str, places[:SHOWN])) + (", ..." if len(places) > SHOWN else "")
+        raise ValueError(f"{run} holds {len(places)} runs, name one of them: {some}")
+    return places[0]
+
+
+def runs_at(run: Path) -> list[Path]:
+    """The run or file at a place, or all runs in a directory; refuses what is none."""
     if not run.exists():
         raise FileNotFoundError(f"{run}: there is no such run")
     if not run.is_dir() or (run / "config.yaml").is_file() or any(run.glob("*.safetensors")):
-        return run
+        return [run]
     if not any(run.iterdir()):
         raise FileNotFoundError(f"{run} holds no run: the directory is empty")
     places = sorted(file.parent for file in below(run) if file.name == "config.yaml")
     # What W&B recorded of a run is also called config.yaml.
     places = [place for place in places if "wandb" not in place.relative_to(run).parts]
-    if len(places) > 1:
-        some = ", ".join(map(str, places[:SHOWN])) + (", ..." if len(places) > SHOWN else "")
-        raise ValueError(f"{run} holds {len(places)} runs, name one of them: {some}")
-    return places[0] if places else run
+    return places or [run]

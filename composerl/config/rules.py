@@ -13,7 +13,7 @@ from composerl._files import parse_json
 from composerl._schema import short
 
 __all__ = ["Count", "Finite", "NonNegative", "Positive", "Rule", "Share", "Whole", "Widths",
-           "as_whole", "coerce"]  # fmt: skip
+           "as_whole", "coerce", "json_object"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def coerce(name: str, value: Any, kind: Any) -> Any:
         each = f"each of {name}"
         return tuple(coerce(each, item, kind) for item, kind in zip(value, kinds, strict=True))
     if dict in (origin, kind):
-        return _json_object(name, value)
+        return json_object(name, value)
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)
@@ -107,7 +107,7 @@ def as_whole(value: float | str) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def _json_object(name: str, value: Any) -> dict[str, Any]:
+def json_object(name: str, value: Any) -> dict[str, Any]:
     """A dictionary that comes out of config.yaml and checkpoints as it went in."""
     try:
         values = parse_json(value, name) if isinstance(value, str) else value

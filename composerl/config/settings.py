@@ -90,8 +90,10 @@ class RunConfig:
     tensorboard: Annotated[bool, MAY_CHANGE] = False
     """Also write TensorBoard files into the run directory."""
     video: Annotated[Literal["off", "on", "every"], MAY_CHANGE] = "off"
-    """Draw an episode of the final policy, or at every evaluation, as images/episode-*.gif and in
+    """Draw an episode of the final policy, or at every evaluation, as images/episode-* and in
     Weights & Biases."""
+    video_format: Annotated[Literal["gif", "mp4"], MAY_CHANGE] = "gif"
+    """What these are written as; mp4 has all frames, and needs the extra video."""
 
     def __post_init__(self) -> None:
         declared = declarations(type(self))

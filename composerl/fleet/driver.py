@@ -152,7 +152,7 @@ class Fleet:
                 while more and len(running) < self.limit():
                     job = next(source, _OVER)
                     if isinstance(job, Job):
-                        running.append(self._start(_Attempt(job)))
+                        running.append(self._start(_Attempt(job, progress=_so_far(job))))
                     else:
                         more = job is None
                         break
@@ -232,3 +232,10 @@ class Fleet:
             told = f"return {read_run(job.directory).final()['return']:.1f}"
         say(f"{job.name}: {told}")
         return ended
+
+
+def _so_far(job: Job) -> Progress:
+    """How far a run got before: no news when it is gone on with."""
+    with suppress(OSError, ValueError):
+        return read_progress(job.directory)
+    return Progress()

@@ -64,6 +64,7 @@ class FQFLoss(QuantileLoss):
         ['loss_fraction', 'loss_qvalue']
     """
 
+    _unkeyed_names = ("fraction_network",)
     out_keys = [  # noqa: RUF012
         "loss_qvalue", "loss_fraction", "pred_value", "target_value", "td_error",
         "fraction_entropy",

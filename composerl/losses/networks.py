@@ -28,6 +28,8 @@ class PlainNetworks(LossModule):
 
     _target_names: tuple[str, ...] = ()
     _fixed_names: tuple[str, ...] = ()
+    #: Those that the loss calls by its own protocol, not by in_keys.
+    _unkeyed_names: tuple[str, ...] = ()
 
     def make_target(self, name: str, *, delayed: bool = True) -> None:
         """Add ``target_<name>``, a copy of a network that no gradient reaches.
@@ -56,6 +58,13 @@ class PlainNetworks(LossModule):
                     module.reset_parameters()
         for name in self._target_names:
             getattr(self, f"target_{name}").load_state_dict(getattr(self, name).state_dict())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        keyed = name.removeprefix("target_") not in self._unkeyed_names
+        if keyed and name.endswith("_network") and isinstance(value, nn.Module):
+            for part in value if isinstance(value, nn.ModuleList) else [value]:
+                _require_keys(name, part)
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         # What forward looks up comes first: this runs a dozen times per update.
@@ -91,3 +100,14 @@ class PlainNetworks(LossModule):
         for name, parameter in nn.Module.named_parameters(self, prefix, recurse, remove_duplicate):
             if not hidden or not name.startswith(hidden):
                 yield name, parameter
+
+
+def _require_keys(name: str, network: nn.Module) -> None:
+    """Refuse a plain module when the loss is made: what it reads and writes has no names."""
+    if not hasattr(network, "in_keys"):
+        kind = type(network).__name__
+        example = "TensorDictModule(module, ['observation'], ['action'])"
+        raise TypeError(
+            f"{name} must say what it reads and writes, which a plain {kind} does not: wrap it in "
+            f"tensordict.nn's TensorDictModule with its in_keys and out_keys, such as {example}"
+        )

@@ -111,6 +111,7 @@ class WorldModelLoss(RowLoss):
     default_keys = _AcceptedKeys
     default_value_estimator = None
     world_network: Any  # what it must have, no type of torch's says
+    _unkeyed_names = ("world_network", "actor_network", "value_network")
     out_keys = [  # noqa: RUF012
         "loss_observation", "loss_reward", "loss_continue", "loss_dynamics",
         "loss_representation", "kl", "unexplained",

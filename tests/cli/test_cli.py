@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,7 +77,9 @@ def test_presets_and_sweeps_are_copied_with_a_recipe(cli, tmp_path, monkeypatch)
     import yaml
 
     monkeypatch.chdir(tmp_path)
-    assert cli("recipes", "copy", "iql_pendulum", "mine.py").out == "mine.py\n"
+    told = cli("recipes", "copy", "iql_pendulum", "mine.py")
+    assert told.out == "mine.py\n"
+    assert "its presets and sweep are in presets/mine and sweeps/mine.yaml" in told.err
     helped = cli("run", "mine.py", "--config", "hopper", "--help")
     assert (helped.code, "Hopper" in helped.out) == (0, True)
     sweep = yaml.safe_load((tmp_path / "sweeps" / "mine.yaml").read_text())
@@ -308,12 +311,16 @@ def test_compare_runs_and_groups(cli, runs, tmp_path):
 
 
 def test_doctor_tells_versions_and_warns(cli):
-    from composerl.cli.doctor import warnings_for
+    from composerl.cli.doctor import EXTRAS, warnings_for
 
+    about = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    section = about.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = {line.partition(" =")[0] for line in section.splitlines() if " = [" in line}
     assert cli("doctor", "--x").err == "error: unknown flag --x: it has none\n"
     result = cli("doctor")
     assert result.code == 0
     assert composerl.__version__ in result.out
+    assert {*EXTRAS, "test"} == extras
     assert "of one thread's time for a layer of 64 units" in " ".join(result.out.split())
     good = {"torch": "2.13.0+cpu", "torchrl": "0.14.1", "tensordict": "0.14.3", "gymnasium": "1.4"}
     assert warnings_for(good, extension=True, python=(3, 12), environ={}) == []

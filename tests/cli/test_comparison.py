@@ -84,3 +84,11 @@ def test_plot_gives_a_figure_and_writes_it(tmp_path):
     assert len(figure.axes) == 1
     assert (tmp_path / "a.png").stat().st_size > 1000
     assert composerl.plot([tmp_path / "a" / "seed0"], group_by="run").axes
+    # A notebook shows it as it is, though nobody has imported pyplot.
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_several_runs_are_one_list_to_plot(tmp_path):
+    group(tmp_path / "a", [5, 6])
+    with pytest.raises(ValueError, match=r"end in \.png .* got .*b; several runs are one list"):
+        composerl.plot(tmp_path / "a", tmp_path / "b")

@@ -88,6 +88,16 @@ def test_groups_are_runs_that_differ_in_their_seed_alone(tmp_path):
     }
 
 
+def test_names_of_groups_have_four_digits_where_these_tell_them_apart(tmp_path):
+    values = (0.0012520653814999472, 0.00068240784, 0.00068240123, 0.5, 1e-05)
+    runs = [fake_run(tmp_path / str(lr), 0, [(10, 0.0)], lr=lr) for lr in values]
+    names = [group.name for group in group_runs(runs)]
+    assert names == [
+        "toy, lr 0.001252", "toy, lr 0.00068240784", "toy, lr 0.00068240123", "toy, lr 0.5",
+        "toy, lr 1e-05",
+    ]  # fmt: skip
+
+
 def test_a_run_that_is_there_twice_counts_once(tmp_path, toy):
     twin = fake_run(tmp_path / "copy", 0, [(10, 0.0), (20, 10.0)])
     (group,) = group_runs([twin, *toy])

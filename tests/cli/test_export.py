@@ -237,3 +237,6 @@ def test_an_onnx_file_says_what_it_is_for(tmp_path):
         "action_low": "[-2.0]",
         "action_high": "[2.0]",
     }
+    policy.env, policy.env_kwargs, policy.trained_in = None, {}, "mine:Own-v0"  # as it is loaded
+    model = onnx.load(policy.export(tmp_path / "b.onnx"))
+    assert ("environment", "mine:Own-v0") in {(p.key, p.value) for p in model.metadata_props}

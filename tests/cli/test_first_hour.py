@@ -8,14 +8,19 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import torch
+from torchrl.envs import GymEnv
 
 import composerl
 from composerl.cli import starting
+from composerl.data import read_dataset
 from composerl.envs import Spaces, make_env
+from composerl.errors import guard
 from composerl.modules import gaussian_actor
 
 
@@ -37,6 +42,21 @@ def test_words_that_are_missing_are_named(cli, words, needs):
 def test_help_calls_words_by_their_names(cli):
     assert "usage: composerl run [-h] [OPTIONS] NAME\n" in cli("run", "--help").out
     assert "usage: composerl data info [-h] FILE [--env" in cli("data", "info", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "iql_pendulum"], "name of one of the recipe's presets"),
+        (["sweep"], "those below the median of the others at the same step"),
+        (["predict"], "one line each. To a policy with a memory they are"),
+    ],
+)
+def test_help_breaks_lines_where_the_terminal_does_alone(cli, monkeypatch, words, line):
+    """Not where the source did, too; predict and export say what they need an environment for."""
+    monkeypatch.setenv("COLUMNS", "400")
+    assert line in cli(*words, "--help").out
+    assert "To play in another" not in cli("predict", "--help").out
 
 
 def test_what_is_written_is_named_alike_by_all_data_commands(cli):
@@ -156,6 +176,21 @@ def test_a_directory_with_one_run_stands_for_it(cli, run, tmp_path, monkeypatch)
     assert cli("data", "collect", place, "--episodes", 1, "-o", "x.npz").code == 0
     assert str(only) in cli("verify", place).out
     assert str(only) in cli("data", "collect", place, "--replay", "-o", "y.npz").err
+
+
+def test_a_run_that_never_updated_says_so(cli, tmp_path):
+    """It was shorter than what is played before learning starts, and its table looks like any."""
+    flags = ("--eval-episodes", 1, "--wandb", "disabled")
+    result = cli("run", "sac_pendulum", "--steps", 10, *flags, "--out", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert "note: nothing was learned: no update in 10 environment steps" in result.err
+
+
+def test_all_runs_of_a_directory_are_verified(cli, runs):
+    result = cli("verify", runs, "--json")
+    assert result.code == 0, result.err
+    told = [json.loads(line)["run"] for line in result.out.splitlines()]
+    assert told == [str(runs / "iql_pendulum" / seed) for seed in ("seed0", "seed1")]
 
 
 def test_one_run_is_not_called_better(cli, run, runs):
@@ -299,6 +334,18 @@ def test_an_environment_of_other_shapes_is_refused_with_both(cli, run, tmp_path)
         assert (result.code, result.err) == (2, f"{told} actions\n")
 
 
+def test_a_loaded_actor_acts_in_a_stock_environment(cartpole):
+    """Which must take integers: GymEnv's own default takes any of them for action 0."""
+    policy = composerl.load(cartpole)
+    env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    env.set_seed(0)
+    with torch.no_grad():
+        played = env.rollout(50, policy.actor)
+    assert played["action"].tolist() == policy.predict(played["observation"]).tolist()
+    pushed = played["next", "observation"][:, 1] > played["observation"][:, 1]
+    assert pushed.tolist() == played["action"].bool().tolist()
+
+
 def test_policies_are_ranked_among_those_of_their_environment(cli, runs, cartpole):
     """A return of CartPole is not better than one of Pendulum."""
     shown = cli("evaluate", runs, cartpole, "--episodes", 2)
@@ -354,3 +401,27 @@ def test_an_observation_of_parts_is_predicted_from(cli, tmp_path):
     assert (
         told == 'error: --obs has neither "observation" nor all of goal, observation, it has goal\n'
     )
+
+
+def test_a_dataset_is_made_in_an_environment_with_arguments(cli, tmp_path):
+    """As ``run --env-kwargs`` generates it."""
+    words = ["data", "make", "Pendulum-v1", "--behaviour", "random", "--size", 200, "-o"]
+    assert cli(*words, tmp_path / "plain.npz").code == 0
+    assert cli(*words, tmp_path / "light.npz", "--env-kwargs", '{"g": 1}').code == 0
+    plain, light = (read_dataset(tmp_path / f"{name}.npz") for name in ("plain", "light"))
+    assert (plain.actions == light.actions).all()
+    assert (plain.observations[1:] != light.observations[1:]).any()
+
+
+def test_warnings_of_ours_are_sentences():
+    """Not a line of our source with its number; other people's stay as they are."""
+    told = []
+
+    def action():
+        for file in (composerl.__file__, "theirs.py"):
+            told.append(warnings.formatwarning(UserWarning("a\nb"), UserWarning, file, 3, "x"))
+
+    before = warnings.formatwarning
+    guard(action)
+    assert told == ["warning: a b\n", "theirs.py:3: UserWarning: a\nb\n  x\n"]
+    assert warnings.formatwarning is before

@@ -76,8 +76,10 @@ def test_what_is_finished_is_not_done_again(cli, here):
     assert "3 runs, 2 of them finished before" in more.err
     attempts = {path.parent.name: path.read_text() for path in here.glob("out/*/attempts")}
     assert attempts == {"seed0": "new\n", "seed2": "new\n", "seed3": "new\n"}
-    longer = cli(*words, "--resume", "--steps", 5)
+    longer = cli(*words[:4], "--out", "out", "--resume", "--steps", 5, "--pause", 0.5)
     assert longer.code == 0, longer.err
+    assert "seed 0: step 5, return" in longer.err
+    assert "seed 0: step 1, return" not in longer.err  # that was before
     assert (here / "out" / "seed0" / "attempts").read_text() == "new\nresumed\n"
 
 
@@ -236,7 +238,8 @@ def test_a_league_s_failures_do_not_stop_the_others(cli, here):
         ("recipes: {toy.py: }\nseeds: [0, 0]", "seeds must be a list of different whole numbers"),
         ("recipes: {toy.py: }\nseeds: [0.5]", "seeds must be a list of different whole numbers"),
         ("recipes: {toy.py: [{lr: 1}]}", "must be files, or names with settings"),
-        ("recipes: {toy.py: {a: 3}}", "league.yaml: toy.py: a must be 'key: value' lines, got 3"),
+        ("recipes: {toy.py: {a: 3}}", "league.yaml: toy.py: a must be settings or a file, got 3"),
+        ("recipes: {toy.py: {a: 3}}", "settings need a name: 'toy.py: {mine: {a: 3}}'"),
         ("recipes: {toy.py: {a: {lerning: 3}}}", "unknown flag --lerning"),
         ("recipes: {toy.py: missing.yaml}", "there is no such file"),
         ("recipes: {tory.py: }", "tory.py: there is no such recipe file"),

@@ -182,6 +182,7 @@ def test_a_killed_driver_s_trials_are_gone_on_with_by_another(sweep, tmp_path):
     ("flags", "expected"),
     [
         (["--lr", "1:0"], "--lr 1:0 is no range"),
+        (["--lrr", "0:1"], "unknown flag --lrr: did you mean --lr?"),
         (["--lr", "0:1:log"], "with a positive LOW"),
         (["--lr", "1:2:linear"], "--lr 1:2:linear is no range"),
         (["--lr", "a:b"], "--lr a:b is no range"),

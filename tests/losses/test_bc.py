@@ -109,3 +109,11 @@ def test_distances_are_for_policies_without_a_distribution():
         point(loss_function="cross_entropy")
     with pytest.raises(ValueError, match=r"'action' must be floats of shape \(2, 2\).*int64"):
         point()(STEPS.clone().set("action", torch.tensor([0, 1])))
+
+
+def test_a_plain_module_is_told_how_to_be_wrapped():
+    """When the loss is made: at the first batch it was an AttributeError of 'in_keys'."""
+    module = nn.Linear(3, 1)
+    with pytest.raises(TypeError, match=r"actor_network must say .* a plain Linear .*TensorDictMo"):
+        BCLoss(module)
+    BCLoss(TensorDictModule(module, ["observation"], ["action"]))

@@ -45,7 +45,9 @@ def replay_dataset(
     """
     found = max(_storages(state), key=lambda storage: storage["rows"], default=None)
     if found is None:
-        raise ValueError(f"{source} holds no replay buffer with rows in a PackedStorage")
+        raise ValueError(
+            f"{source} holds no replay buffer: its recipe keeps none, or no rows in a PackedStorage"
+        )
     layout = [(widths, [tuple(name) for name in names]) for widths, names in found["layout"]]
     columns = split(found["tables"], layout)
     if missing := [".".join(path) for path in _COLUMNS.values() if path not in columns]:
