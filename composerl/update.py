@@ -12,6 +12,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
 from composerl._private import unchecked_tensordict
+from composerl._products import large_products
 from composerl.optim import inductor
 from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.by_name import (
@@ -131,6 +132,12 @@ class Update:
 
     def __call__(self, batch: TensorDictBase) -> TensorDict:
         """Update on a batch; returns detached metrics."""
+        if getattr(self.loss, "large_products", False):
+            with large_products():
+                return self._step(batch)
+        return self._step(batch)
+
+    def _step(self, batch: TensorDictBase) -> TensorDict:
         due = tuple((self.updates + 1) % period == 0 for period in self._periods)
         if self._graph is None:
             metrics = self._eager_step(batch, due)

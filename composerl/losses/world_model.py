@@ -110,6 +110,7 @@ class WorldModelLoss(RowLoss):
     tensor_keys: _AcceptedKeys
     default_keys = _AcceptedKeys
     default_value_estimator = None
+    large_products = True
     world_network: Any  # what it must have, no type of torch's says
     out_keys = [  # noqa: RUF012
         "loss_observation", "loss_reward", "loss_continue", "loss_dynamics",
