@@ -127,7 +127,11 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate the layer."""
-        return silu(self.norm(self.linear(x)))
+        return self.after(self.linear(x))
+
+    def after(self, x: Tensor) -> Tensor:
+        """What follows on the linear layer."""
+        return silu(self.norm(x))
 
 
 class Head(nn.Module):
