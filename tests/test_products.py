@@ -75,6 +75,12 @@ def test_dreamer_asks_for_it_and_others_do_not(better, monkeypatch):
     for kind, asks in ((loss, True), (IQLLoss, False)):
         assert getattr(kind, "large_products", False) == asks
     update = Update(loss)
-    monkeypatch.setattr(update, "_step", lambda _: seen.append(SWITCH.fp32_precision))
+
+    def forward(batch):
+        seen.append(SWITCH.fp32_precision)
+        return {"loss": loss.value_network.last.weight.sum()}
+
+    monkeypatch.setattr(loss, "forward", forward)
+    monkeypatch.setattr(update.optimizers[0], "step", lambda: seen.append(SWITCH.fp32_precision))
     update(None)
-    assert seen == ["bf16"]
+    assert seen == ["bf16", "none"]
