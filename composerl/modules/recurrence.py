@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from composerl.modules.world_parts import EPSILON, BlockLinear, Dense, Linear, join, silu
+from composerl.modules.world_parts import EPSILON, BlockLinear, Dense, Linear, join, silu, tanh
 from composerl.modules.world_size import WorldSize
 
 __all__ = ["Recurrence"]
@@ -58,5 +58,5 @@ class Recurrence(nn.Module):
         gates = self.gates(self.gates.split(silu(self.norm(x))))
         reset, candidate, update = gates.chunk(3, -1)
         # The update gate starts nearly closed: the state is kept unless there is a reason.
-        after = before.lerp((reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid())
+        after = before.lerp(tanh(reset.sigmoid() * candidate), (update - 1).sigmoid())
         return join(after), (of_deter, of_stoch, x, gates)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from composerl._products import small_products
-from composerl.modules.world_parts import EPSILON, UNIFORM, join
+from composerl.modules.world_parts import EPSILON, UNIFORM, join, tanh
 
 __all__ = ["Inner", "scan", "step_back"]
 
@@ -206,7 +206,7 @@ def _gate_factors(gates: Tensor, before: Tensor, blocks: int) -> tuple[Tensor, T
     """Derivatives of the next state by the gates (blocks apart), and by the state before."""
     reset, candidate, update = gates.chunk(3, -1)
     reset, update = reset.sigmoid(), (update - 1).sigmoid()
-    new = (reset * candidate).tanh()
+    new = tanh(reset * candidate)
     inside = update * (1 - new.square()) * reset
     old = before.unflatten(-1, (blocks, -1)).transpose(1, 2)
     of_update = (new - old) * update * (1 - update)
