@@ -42,7 +42,8 @@ class Doubling(nn.ConvTranspose2d):
 
 def _plain(x: Tensor) -> bool:
     """Whether PyTorch's own convolution is the better one: for all but training on a CPU."""
-    return not torch.is_grad_enabled() or x.device.type != "cpu" or torch.compiler.is_compiling()
+    training = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return not training or x.device.type != "cpu" or torch.is_autocast_enabled("cpu")
 
 
 class _Halve(torch.autograd.Function):

@@ -32,3 +32,12 @@ def test_the_same_as_pytorch_s(kind, channels, last):
         torch.testing.assert_close(gradient, other)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected.detach())
+
+
+def test_autocast_has_pytorch_s_own():
+    layer, x = Doubling(16, 8), torch.randn(2, 16, 4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert layer.weight.grad is not None
