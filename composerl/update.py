@@ -1,6 +1,7 @@
 """Update: a loss, its optimizer, its targets and its learning rates, stepped together."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
 from composerl._private import unchecked_tensordict
+from composerl._products import large_products
 from composerl.optim import inductor
 from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.by_name import (
@@ -183,12 +185,14 @@ class Update:
     def _eager_step(self, batch: TensorDictBase, due: Sequence[bool]) -> dict[str, Tensor]:
         for p in self._parameters:
             p.grad = None  # whatever other code has left there
-        out = self.loss(batch)
         moved = None
         if not all(due):  # optimizers pass over what has no gradient
             turns = zip(self._parameters, self._turns, strict=True)
             moved = [p for p, turn in turns if due[turn]]
-        total(out).backward(inputs=moved)
+        large = getattr(self.loss, "large_products", False)
+        with large_products() if large else nullcontext():
+            out = self.loss(batch)
+            total(out).backward(inputs=moved)
         grads = [p.grad for p in self._parameters if p.grad is not None]
         norm = global_norm(grads)
         if self.max_grad_norm is not None:

@@ -60,6 +60,7 @@ BELOW = {
     "_lazy": set(),
     "_files": set(),
     "_private": set(),
+    "_products": set(),
     "_schema": set(),
     "_ray": set(),
     "errors": set(),
@@ -84,7 +85,7 @@ BELOW = {
 }  # fmt: skip
 
 #: What every room may use, and which itself uses no room.
-BASE = ("_lazy", "_files", "_schema", "_private", "_ray", "__version__")
+BASE = ("_lazy", "_files", "_schema", "_private", "_products", "_ray", "__version__")
 
 
 def imports_of(path):

@@ -182,4 +182,5 @@ def spread(inputs: Any, mask: Tensor | None) -> Tensor:
         return sum(rest, first)
     x = inputs if mask is None else inputs[mask.flatten()]
     least = torch.finfo(x.dtype).tiny
-    return (x.square().sum() / len(x) - x.mean(0).square().sum()).clamp_min(least)
+    rows = x.movedim(1, -1).flatten(1)  # in the order of memory
+    return (rows.square().sum() / len(rows) - rows.mean(0).square().sum()).clamp_min(least)

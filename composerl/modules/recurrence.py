@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from composerl.modules.world_parts import EPSILON, BlockLinear, Dense, Linear, join, silu
+from composerl.modules.world_parts import EPSILON, BlockLinear, Dense, Linear, join, silu, tanh
 from composerl.modules.world_size import WorldSize
 
 __all__ = ["Recurrence"]
@@ -44,10 +44,19 @@ class Recurrence(nn.Module):
 
     def forward(self, deter: Tensor, stoch: Tensor, acted: Tensor) -> Tensor:
         """The next state, each ``(batch, ...)``."""
+        return self.step(deter, stoch, acted)[0]
+
+    def step(
+        self, deter: Tensor, stoch: Tensor, acted: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """The next state, and what is within: in front of the three norms, and the gates."""
         before = self.mix.split(deter)
-        inputs = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
-        x = torch.addmm(acted, inputs, self.mix_in.weight.t()) + join(self.mix(before))
-        x = silu(self.norm(x))
-        reset, candidate, update = self.gates(self.gates.split(x)).chunk(3, -1)
+        of_deter, of_stoch = self.deter_in.linear(deter), self.stoch_in.linear(stoch)
+        inputs = [self.deter_in.after(of_deter), self.stoch_in.after(of_stoch)]
+        x = torch.addmm(acted, torch.cat(inputs, -1), self.mix_in.weight.t())
+        x = x + join(self.mix(before))
+        gates = self.gates(self.gates.split(silu(self.norm(x))))
+        reset, candidate, update = gates.chunk(3, -1)
         # The update gate starts nearly closed: the state is kept unless there is a reason.
-        return join(before.lerp((reset.sigmoid() * candidate).tanh(), (update - 1).sigmoid()))
+        after = before.lerp(tanh(reset.sigmoid() * candidate), (update - 1).sigmoid())
+        return join(after), (of_deter, of_stoch, x, gates)

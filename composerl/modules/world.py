@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 
 from composerl.envs.spaces import Spaces
 from composerl.modules.recurrence import Recurrence
+from composerl.modules.scan import Inner, scan, step_back
 from composerl.modules.world_parts import EPSILON, Head, Linear, draw, mix_uniform, silu
 from composerl.modules.world_senses import Inputs, Seen, decoder_of, encoder_of, inputs_of
 from composerl.modules.world_size import WorldSize, world_size
@@ -47,6 +48,7 @@ class Steps(NamedTuple):
     encoder: Callable[..., Any]
     look: Callable[..., Any]
     foresee: Callable[..., Any]
+    back: Callable[..., Any]
 
 
 class WorldModel(nn.Module):
@@ -142,7 +144,7 @@ class WorldModel(nn.Module):
     @property
     def steps(self) -> Steps:
         """What :meth:`observe` and :meth:`imagine` can be given compiled versions of."""
-        return Steps(self.encoder, self._look, self._foresee)
+        return Steps(self.encoder, self._look, self._foresee, step_back)
 
     def observe(
         self,
@@ -177,13 +179,17 @@ class WorldModel(nn.Module):
         seen = self.seen_in(steps.encoder(inputs)).view(batch, time, -1).transpose(0, 1)
         acted = self.recurrence.acted(self.acted(action).transpose(0, 1) * keep)
         noise = keep.new_empty(time, batch, self.latents, 1).uniform_() if sample else None
+        if torch.is_grad_enabled() and shown is None:
+            args = (deter, stoch, keep, acted, seen, noise)
+            deters, stochs, probs = scan(self, steps.look, steps.back, *args)
+            return Observed(Latent(deters, stochs), probs, self.prior(deters))
         noises = [None] * time if noise is None else noise.unbind()
         looks = [None] * time if shown is None else shown.unbind(1)
         # unbind, as indexing would fill a tensor of all steps with zeros for each step's gradient
         inside = zip(keep.unbind(), acted.unbind(), seen.unbind(), noises, looks, strict=True)
         deters, stochs, posteriors = [], [], []
         for parts in inside:
-            deter, stoch, probs = steps.look(deter, stoch, *parts)
+            deter, stoch, probs, _ = steps.look(deter, stoch, *parts)
             deters.append(deter)
             stochs.append(stoch)
             posteriors.append(probs)
@@ -211,15 +217,15 @@ class WorldModel(nn.Module):
         seen: Tensor,
         noise: Tensor | None,
         shown: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of :meth:`observe`: state and posterior after a record."""
-        deter = self.recurrence(deter * keep, stoch * keep, acted)
+    ) -> tuple[Tensor, Tensor, Tensor, Inner]:
+        """One step of :meth:`observe`: state and posterior after a record, and what is inside."""
+        deter, within = self.recurrence.step(deter * keep, stoch * keep, acted)
         hidden = torch.addmm(seen, deter, self.posterior_in.weight.t())
         logits = self.posterior_out(silu(self.posterior_norm(hidden)))
         probs = mix_uniform(logits.unflatten(-1, (self.latents, self.classes)))
         if shown is not None:
             probs = torch.where(shown[:, None, None], probs, self.prior(deter))
-        return deter, _one_hot(probs, noise), probs
+        return deter, _one_hot(probs, noise), probs, Inner(*within, hidden)
 
     def _foresee(
         self, deter: Tensor, stoch: Tensor, action: Tensor, noise: Tensor | None

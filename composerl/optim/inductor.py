@@ -15,6 +15,8 @@ def prepare() -> None:
     from torch._inductor import config
 
     torch._dynamo.config.trace_autograd_ops = True
+    # Networks of one class share a count: Dreamer's heads, with gradients and without, have seven.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     # For each kind of vector instructions that the CPU has, inductor would compile, link and load
     # a program, 8 of 38 s, to learn if the C++ compiler knows them. One that knows the C++ of
     # torch's headers does.
