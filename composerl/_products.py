@@ -60,12 +60,13 @@ def _better() -> bool:
         return False
     if "AMD" not in str(torch.cpu.get_capabilities().get("cpu_name", "")):
         return False
-    # 24 digits of which bfloat16 has 8; the product with the unit matrix is exact in floats.
-    x = torch.linspace(1, 2, 64 * 64).view(64, 64)
+    # 24 digits of which bfloat16 has 8; the product with the unit matrix is exact in floats. oneDNN
+    # chooses by the shape how it multiplies.
+    wholes = [torch.linspace(1, 2, n * n).view(n, n) for n in (64, 100, 512)]
     products = _switch()
     before = products.fp32_precision
     products.fp32_precision = "bf16"
     try:
-        return torch.equal(x @ torch.eye(64), x)
+        return all(torch.equal(x @ torch.eye(len(x)), x) for x in wholes)
     finally:
         products.fp32_precision = before
