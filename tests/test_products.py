@@ -53,15 +53,15 @@ def test_products_keep_the_digits_of_floats(rows):
     torch.testing.assert_close(found.double(), x.double() @ y.double().t(), atol=1e-4, rtol=0)
 
 
-def test_a_cpu_that_rounds_is_found_out(monkeypatch):
-    """One with tiles of bfloat16, as the product with the unit matrix shows."""
+@pytest.mark.parametrize("size", [64, 100, 512])
+def test_a_cpu_that_rounds_is_found_out(size, monkeypatch):
+    """One with tiles of bfloat16, as the product with the unit matrix shows; of one size alone."""
+    eye = torch.eye
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "AMD EPYC"})
     try:
         _products._better.cache_clear()
-        exact = torch.linspace(1, 2, 64 * 64).view(64, 64)
-        monkeypatch.setattr(torch, "linspace", lambda *_: exact)
-        monkeypatch.setattr(torch, "eye", lambda n: torch.diag(torch.full((n,), 1 + 2**-12)))
+        monkeypatch.setattr(torch, "eye", lambda n: eye(n) * (1 + 2**-12 * (n == size)))
         assert not _products._better()
     finally:
         _products._better.cache_clear()
