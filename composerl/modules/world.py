@@ -179,7 +179,9 @@ class WorldModel(nn.Module):
         seen = self.seen_in(steps.encoder(inputs)).view(batch, time, -1).transpose(0, 1)
         acted = self.recurrence.acted(self.acted(action).transpose(0, 1) * keep)
         noise = keep.new_empty(time, batch, self.latents, 1).uniform_() if sample else None
-        if torch.is_grad_enabled() and shown is None:
+        # A compiler derives the gradients itself, and cannot look into those by hand.
+        by_hand = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if by_hand and shown is None:
             args = (deter, stoch, keep, acted, seen, noise)
             deters, stochs, probs = scan(self, steps.look, steps.back, *args)
             return Observed(Latent(deters, stochs), probs, self.prior(deters))

@@ -117,7 +117,7 @@ def forked(
     *,
     kill_after: float | None = None,
     file_size: int | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
 ) -> tuple[Ended, int]:
     """Call ``action`` in a child; gives how it ended, and the changes that the watch counted.
 
@@ -126,7 +126,7 @@ def forked(
         watch: audits it.
         kill_after: seconds after which it is killed.
         file_size: bytes that a file may have: the next one is the end of its disk.
-        seconds: after which it hangs.
+        seconds: after which it hangs; ``SECONDS`` by default.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         back, to = os.pipe()
@@ -137,7 +137,7 @@ def forked(
             os.close(back)
             _be_a_child(action, watch, (out.fileno(), err.fileno()), to, file_size)
         os.close(to)
-        code, memory = _wait(pid, kill_after, seconds)
+        code, memory = _wait(pid, kill_after, SECONDS if seconds is None else seconds)
         with open(back, "rb") as pipe:
             told = json.loads(pipe.read() or b"[[], 0]")
         texts = [_content(file) for file in (out, err)]

@@ -70,7 +70,7 @@ def test_imagined_rows_are_no_data():
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (buffer(9), "run holds no replay buffer with rows"),
+        (buffer(9), "run holds no replay buffer: its recipe keeps none, or no rows"),
         (buffer(9, rows(0, 3), storage=LazyTensorStorage), "rows in a PackedStorage"),
         (
             buffer(9, rows(0, 3).exclude("next")),
