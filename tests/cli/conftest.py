@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,12 @@ class Result:
     @property
     def json(self):
         return json.loads(self.out)
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    """Directories of recipes come into sys.path, and would stay for the tests that follow."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture

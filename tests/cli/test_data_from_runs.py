@@ -167,7 +167,7 @@ def test_info_shows_the_returns_and_warns(cli, mixed):
         (["collect", "SAC", "-o", "a.npz", "--seed", "-1"], "--seed must be at least 0"),
         (["collect", "SAC", "-o", "a.csv"], "'.csv'"),
         (["collect", "CARTPOLE", "-o", "a.npz", "--noise", "1"], "use --epsilon for discrete"),
-        (["collect", "IQL", "-o", "a.npz", "--replay"], "holds no replay buffer: its recipe keeps none"),
+        (["collect", "IQL", "-o", "a.npz", "--replay"], "holds no replay buffer: its"),
         (["collect", ".", "-o", "a.npz", "--replay"], "holds no run"),
         (["mix", "MIXED", "no.npz", "-o", "a.npz"], "no.npz does not exist"),
         (["mix", "MIXED", "MIXED", "-o", "a.npz", "--share", "1"], "between 0 and 1"),
