@@ -13,7 +13,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
 from composerl._private import unchecked_tensordict
-from composerl._products import large_products
+from composerl.modules.products import large_products
 from composerl.optim import inductor
 from composerl.optim.adam import FusedAdam, GraphStep, clip_factor, total
 from composerl.optim.by_name import (

@@ -60,7 +60,6 @@ BELOW = {
     "_lazy": set(),
     "_files": set(),
     "_private": set(),
-    "_products": set(),
     "_schema": set(),
     "_ray": set(),
     "errors": set(),
@@ -70,7 +69,7 @@ BELOW = {
     "losses": set(),
     "modules": {"envs"},
     "optim": {"losses"},
-    "update": {"optim"},
+    "update": {"modules", "optim"},
     "data": {"envs"},
     "bookkeeping": {"config", "data", "envs", "errors", "modules", "optim"},
     "policy": {"bookkeeping", "envs", "modules"},
@@ -85,7 +84,7 @@ BELOW = {
 }  # fmt: skip
 
 #: What every room may use, and which itself uses no room.
-BASE = ("_lazy", "_files", "_schema", "_private", "_products", "_ray", "__version__")
+BASE = ("_lazy", "_files", "_schema", "_private", "_ray", "__version__")
 
 
 def imports_of(path):

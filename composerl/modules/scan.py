@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from composerl._products import small_products
+from composerl.modules.products import small_products
 from composerl.modules.world_parts import EPSILON, UNIFORM, join, tanh
 
 __all__ = ["Inner", "scan", "step_back"]

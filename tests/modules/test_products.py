@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from composerl import Update, _products
-from composerl._products import large_products, small_products
+from composerl import Update
 from composerl.envs.spaces import Spaces
 from composerl.losses import DreamerLoss, IQLLoss
-from composerl.modules import dreamer_actor, dreamer_critic
+from composerl.modules import dreamer_actor, dreamer_critic, products
+from composerl.modules.products import large_products, small_products
 
 SWITCH = torch.backends.mkldnn.matmul
 
@@ -17,7 +17,7 @@ SWITCH = torch.backends.mkldnn.matmul
 @pytest.fixture
 def better(monkeypatch):
     """As on a CPU where oneDNN is faster."""
-    monkeypatch.setattr(_products, "_better", lambda: True)
+    monkeypatch.setattr(products, "_better", lambda: True)
 
 
 def test_the_switch_is_set_back(better):
@@ -37,7 +37,7 @@ def test_the_switch_is_set_back(better):
 
 
 def test_nothing_happens_where_it_is_not_better(monkeypatch):
-    monkeypatch.setattr(_products, "_better", lambda: False)
+    monkeypatch.setattr(products, "_better", lambda: False)
     before = SWITCH.fp32_precision
     with large_products():
         assert SWITCH.fp32_precision == before
@@ -60,11 +60,11 @@ def test_a_cpu_that_rounds_is_found_out(size, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "AMD EPYC"})
     try:
-        _products._better.cache_clear()
+        products._better.cache_clear()
         monkeypatch.setattr(torch, "eye", lambda n: eye(n) * (1 + 2**-12 * (n == size)))
-        assert not _products._better()
+        assert not products._better()
     finally:
-        _products._better.cache_clear()
+        products._better.cache_clear()
 
 
 def test_dreamer_asks_for_it_and_others_do_not(better, monkeypatch):
