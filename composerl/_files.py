@@ -212,7 +212,7 @@ def read_yaml(path: Path, links: bool = False) -> dict[str, Any]:
     text = _text(path.resolve() if links else path)
     try:
         _measure(yaml.parse(text, yaml.SafeLoader))
-        _require_once(yaml.compose(text, yaml.SafeLoader))
+        _check_nodes(yaml.compose(text, yaml.SafeLoader))
         values = yaml.safe_load(text)
     except Exception as error:  # its constructors raise a dozen kinds: for dates, numbers, flags
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
@@ -247,13 +247,16 @@ def _measure(events: Iterable[Any]) -> None:
             raise ValueError(f"nested more than {DEPTH} deep, or more than {YAML_SIZE} characters")
 
 
-def _require_once(node: Any) -> None:
-    """Refuse a key that is there twice: YAML would take the last, silently."""
+def _check_nodes(root: Any) -> None:
+    """Refuse a key that is there twice, of which YAML would take the last, and endless numbers."""
     seen: set[int] = set()  # what has aliases is reached several times
-    waiting = [node]
+    waiting = [root]
     while waiting:
         node = waiting.pop()
-        if id(node) in seen or not isinstance(content := getattr(node, "value", None), list):
+        content = getattr(node, "value", None)
+        if isinstance(content, str) and node.tag.endswith(":int") and len(content) > DIGITS:
+            raise ValueError(f"a whole number of more than {DIGITS} digits: {content[:10]}...")
+        if id(node) in seen or not isinstance(content, list):
             continue
         seen.add(id(node))
         keys: set[tuple[str, str]] = set()

@@ -87,9 +87,10 @@ def _end(run: PastRun) -> tuple[Any, ...]:
     if run.summary is None:
         return run.directory, run.seed, "", "", f"{run.last_step} {run.unit}", "", "not finished"
     final, best = run.final(), run.summary.get("best") or {}
+    spread, highest = final.get("std") or 0.0, best.get("return")  # a file may have null for any
     return (
-        run.directory, run.seed, f"{final['return']:.1f} ± {final.get('std', 0):.1f}",
-        f"{best['return']:.1f} at {best.get('step', '?')}" if "return" in best else "",
+        run.directory, run.seed, f"{final['return']:.1f} ± {spread:.1f}",
+        "" if highest is None else f"{highest:.1f} at {best.get('step', '?')}",
         f"{run.summary.get('steps', '')} {run.unit}",
         *(run.summary.get(key, "") for key in ("time/cpu_seconds", "stopped")),
     )  # fmt: skip

@@ -49,6 +49,7 @@ FILES = [
     ("config.yaml", "a: 2024-99-99", "not valid YAML"),
     ("config.yaml", "a: !!timestamp x", "not valid YAML"),
     ("config.yaml", "a: " + "9" * 5000, "not valid YAML"),
+    ("config.yaml", "a: [0x" + "f" * 5000 + "]", "more than 40 digits"),
     ("config.yaml", "env: [x]", "env must be text"),
     ("config.yaml", "seed: {}", "seed must be a whole number"),
     ("config.yaml", "1: 2", "a key must be text"),
@@ -78,6 +79,16 @@ def test_files_of_a_run(cli, tmp_path, run, monkeypatch, file, content, told):
     Path("run", file).write_text(content)
     assert told in one_sentence(cli("report", "run"))
     one_sentence(cli("compare", "run", run))
+
+
+def test_what_a_summary_does_not_say_is_left_out(cli, tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, "run")
+    told = {"final": {"return": -1.5, "std": None}, "best": {"return": None, "step": None}}
+    Path("run/summary.json").write_text(json.dumps(told))
+    result = cli("report", "run", "-o", "page.html")
+    assert result.code == 0, result.err
+    assert "-1.5 ± 0.0" in Path("page.html").read_text()
 
 
 @pytest.mark.filterwarnings("error:Glyph")  # it repeats the character on the terminal
