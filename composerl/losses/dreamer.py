@@ -118,8 +118,7 @@ class DreamerLoss(WorldModelLoss):
         shape = fit.reward.shape
         features, policies, actions = self._imagine(fit.latent)
         with torch.no_grad():
-            reward = two_hot_mean(self._part("reward_head")(features[1:]), self.bins)
-            continues = self._part("continue_head")(features[1:]).squeeze(-1).sigmoid()
+            reward, continues = self._outcomes(features[1:])
             average = two_hot_mean(self._part("target_value_network")(features[:-1]), self.bins)
             last = two_hot_mean(self.value_network(features[-1:]), self.bins)
         logits = self._part("value_network")(features[:-1])
@@ -147,6 +146,11 @@ class DreamerLoss(WorldModelLoss):
         fit.rows["value"] = value.mean(0).view(shape)
         fit.rows["return_range"] = self.return_range.expand(shape)
         return self._reduced(fit.batch, fit.mask, fit.rows)
+
+    def _outcomes(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward and probability to go on of imagined states, each ``(H, n)``."""
+        reward = two_hot_mean(self._part("reward_head")(features), self.bins)
+        return reward, self._part("continue_head")(features).squeeze(-1).sigmoid()
 
     def compile_parts(self) -> None:
         super().compile_parts()

@@ -108,14 +108,18 @@ def test_catch_is_learned_from_imagined_rewards(tmp_path, monkeypatch):
     The replayed returns alone, which stay as they are, are not enough: they reach no actor.
     """
 
+    shuffled = []
+
     class Shuffled(DreamerLoss):
         def _outcomes(self, features):
+            shuffled.append(len(features))
             reward, continues = super()._outcomes(features)
             order = torch.randperm(reward.numel())
             return reward.flatten()[order].view_as(reward), continues
 
     monkeypatch.setattr("composerl.losses.DreamerLoss", Shuffled)
     summary = train("dreamer_catch", tmp_path / "run")
+    assert len(shuffled) > 1000  # a control that controls nothing would learn
     assert summary["best"]["return"] < 0.6
 
 
